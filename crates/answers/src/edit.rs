@@ -1,4 +1,4 @@
-//! `#[edit(FIND => REPLACE)]`: writes a function as an edit of the course's answer.
+//! `#[edit(FIND => REPLACE)]` writes a function as an edit of the course's answer, `#[given]` as the program that the learner finds.
 //!
 //! Code is compared by tokens, so line breaks and comments do not count. The code to find must occur exactly once.
 
@@ -7,56 +7,80 @@ use std::path::Path;
 
 use proc_macro2::{Delimiter, Group, Ident, Spacing, TokenStream, TokenTree};
 
+use crate::answers::skeleton;
+
 /// The code to find, and its replacement.
 struct Edit {
     find: Vec<TokenTree>,
     replace: TokenStream,
 }
 
-/// The function `item`, a name without a body, made from the answer in the file `answer`. `first` is the argument of the outermost
-/// attribute; `item` contains the other attributes.
-pub(crate) fn edited(answer: &Path, task: &str, first: TokenStream, item: TokenStream) -> Result<TokenStream, String> {
-    let text = fs::read_to_string(answer).map_err(|error| format!("cannot read {}: {error}", answer.display()))?;
-    let text = text.parse().map_err(|error| format!("{}: {error}", answer.display()))?;
-    let (name, edits) = stub(first, item)?;
-    let mut function = function(text, task).ok_or_else(|| format!("{} has no function {task}", answer.display()))?;
+/// Where a function begins, before its edits.
+#[derive(Clone, Copy, PartialEq)]
+pub(crate) enum Base {
+    /// The course's answer.
+    Answer,
+    /// The program that the learner finds.
+    Given,
+}
+
+/// The function `item`, a name without a body, made from the task's file `path`. `edit` is the argument of the outermost attribute, if that
+/// is an edit; `item` contains the other attributes.
+pub(crate) fn made(
+    path: &Path,
+    task: &str,
+    mut base: Base,
+    edit: Option<TokenStream>,
+    item: TokenStream,
+) -> Result<TokenStream, String> {
+    let mut edits: Vec<Edit> = edit.map(Edit::read).transpose()?.into_iter().collect();
+    let name = stub(item, &mut base, &mut edits)?;
+    let mut text = fs::read_to_string(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if base == Base::Given {
+        text = skeleton(&text, "//")?;
+    }
+    let text = text.parse().map_err(|error| format!("{}: {error}", path.display()))?;
+    let mut function = function(text, task).ok_or_else(|| format!("{} has no function {task}", path.display()))?;
     for edit in edits {
         let mut count = 0;
         function = edit.apply(function, &mut count);
         if count != 1 {
             let sought: TokenStream = edit.find.into_iter().collect();
-            return Err(format!("`{sought}` occurs {count} times in {}", answer.display()));
+            return Err(format!("`{sought}` occurs {count} times in {}", path.display()));
         }
     }
     let named = function.into_iter().map(|token| match token {
         TokenTree::Ident(ident) if ident == task => TokenTree::Ident(name.clone()),
         token => token,
     });
-    Ok(named.collect())
+    // What an edit leaves without a use is not worth an edit of its own.
+    let unused: TokenStream = "#[allow(unused)]".parse().map_err(|error| format!("{error}"))?;
+    Ok(unused.into_iter().chain(named).collect())
 }
 
-/// The name of the function, and all of its edits.
-fn stub(first: TokenStream, item: TokenStream) -> Result<(Ident, Vec<Edit>), String> {
-    let mut edits = vec![Edit::read(first)?];
+/// The name of the function. Adds the edits of its attributes, and notes that one says `given`.
+fn stub(item: TokenStream, base: &mut Base, edits: &mut Vec<Edit>) -> Result<Ident, String> {
     let mut tokens = item.into_iter();
     while let Some(token) = tokens.next() {
         match token {
             TokenTree::Group(attribute) if attribute.delimiter() == Delimiter::Bracket => {
                 let mut inside = attribute.stream().into_iter();
-                if let (Some(TokenTree::Ident(name)), Some(TokenTree::Group(edit))) = (inside.next(), inside.next())
-                    && name == "edit"
-                {
-                    edits.push(Edit::read(edit.stream())?);
+                match (inside.next(), inside.next()) {
+                    (Some(TokenTree::Ident(name)), Some(TokenTree::Group(edit))) if name == "edit" => {
+                        edits.push(Edit::read(edit.stream())?);
+                    }
+                    (Some(TokenTree::Ident(name)), None) if name == "given" => *base = Base::Given,
+                    _ => {}
                 }
             }
             TokenTree::Ident(word) if word == "fn" => {
                 let Some(TokenTree::Ident(name)) = tokens.next() else { break };
-                return Ok((name, edits));
+                return Ok(name);
             }
             _ => {}
         }
     }
-    Err("`edit` belongs above `pub fn NAME() {}`".into())
+    Err("`edit` and `given` belong above `pub fn NAME() {}`".into())
 }
 
 /// The tokens of the public function `name`, from `pub` to its body.
@@ -128,33 +152,45 @@ fn same(one: &TokenTree, other: &TokenTree) -> bool {
 mod tests {
     use super::*;
 
-    const ANSWER: &str = "//! Task.\nuse x::Y;\nfn twice() {}\npub fn twice(n: i64) -> i64 {\n    // <answer>\n    let m = f(2 * n);\n    m\n}";
+    const ANSWER: &str = "//! Task.\nuse x::Y;\nfn twice() {}\npub fn twice(n: i64) -> i64 {\n    // <answer>\n    //~ n + 2\n    let m = f(2 * n);\n    m\n    // </answer>\n}";
 
-    fn tried(first: &str, item: &str) -> Result<String, String> {
+    fn tried(base: Base, edit: Option<&str>, item: &str) -> Result<String, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("answer.rs");
         fs::write(&path, ANSWER).unwrap();
-        edited(&path, "twice", first.parse().unwrap(), item.parse().unwrap()).map(|code| code.to_string())
+        let edit = edit.map(|edit| edit.parse().unwrap());
+        made(&path, "twice", base, edit, item.parse().unwrap()).map(|code| code.to_string())
     }
 
     fn plain(code: &str) -> String {
-        code.parse::<TokenStream>().unwrap().to_string()
+        format!("#[allow(unused)] {code}").parse::<TokenStream>().unwrap().to_string()
     }
 
     #[test]
     fn edits_the_answer_at_any_depth_and_gives_it_the_name() {
+        let edit = Some("2 * n => 3 * n");
         let stub = "/// Three times.\n#[edit(m => m + 1)] pub fn thrice() {}";
-        assert!(tried("2 * n => 3 * n", stub).unwrap_err().contains("`m` occurs 2 times"));
+        assert!(tried(Base::Answer, edit, stub).unwrap_err().contains("`m` occurs 2 times"));
         let stub = "/// Three times.\n#[edit(; m => ; m + 1)] pub fn thrice() {}";
         let wanted = plain("pub fn thrice(n: i64) -> i64 { let m = f(3*n); m + 1 }");
-        assert_eq!(tried("2 * n => 3 * n", stub).unwrap(), wanted);
+        assert_eq!(tried(Base::Answer, edit, stub).unwrap(), wanted);
+    }
+
+    #[test]
+    fn takes_the_program_that_the_learner_finds_and_edits_it() {
+        let found = plain("pub fn adds(n: i64) -> i64 { n + 2 }");
+        assert_eq!(tried(Base::Given, None, "pub fn adds() {}").unwrap(), found);
+        let edited = plain("pub fn adds(n: i64) -> i64 { n + 3 }");
+        assert_eq!(tried(Base::Given, None, "#[edit(2 => 3)] pub fn adds() {}").unwrap(), edited);
+        assert_eq!(tried(Base::Answer, Some("2 => 3"), "#[given] pub fn adds() {}").unwrap(), edited);
     }
 
     #[test]
     fn refuses_an_edit_that_is_none_or_changes_nothing() {
+        let tried = |edit, stub| tried(Base::Answer, Some(edit), stub).unwrap_err();
         let stub = "pub fn thrice() {}";
-        assert!(tried("4 * n => 3 * n", stub).unwrap_err().contains("`4 * n` occurs 0 times"));
-        assert!(tried("2 * n", stub).unwrap_err().contains("FIND => REPLACE"));
-        assert!(tried("2 => 3", "struct Twice;").unwrap_err().contains("pub fn NAME"));
+        assert!(tried("4 * n => 3 * n", stub).contains("`4 * n` occurs 0 times"));
+        assert!(tried("2 * n", stub).contains("FIND => REPLACE"));
+        assert!(tried("2 => 3", "struct Twice;").contains("pub fn NAME"));
     }
 }

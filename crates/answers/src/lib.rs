@@ -14,6 +14,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use answers::Answers;
+use edit::Base;
 use proc_macro::{Span, TokenStream};
 use toml::{Table, Value};
 
@@ -31,10 +32,20 @@ pub fn main(_: TokenStream) -> TokenStream {
 /// replaces code of the function in `answer.rs`. Several edits are several attributes.
 #[proc_macro_attribute]
 pub fn edit(argument: TokenStream, item: TokenStream) -> TokenStream {
+    made(Base::Answer, Some(argument), item)
+}
+
+/// Writes a wrong answer as the program that the learner finds: above `pub fn NAME() {}` in a task's `wrong.rs`. Edits may follow.
+#[proc_macro_attribute]
+pub fn given(_: TokenStream, item: TokenStream) -> TokenStream {
+    made(Base::Given, None, item)
+}
+
+fn made(base: Base, edit: Option<TokenStream>, item: TokenStream) -> TokenStream {
     let file = Span::call_site().local_file().unwrap_or_default();
     let folder = file.parent().unwrap_or(Path::new(""));
     let task = folder.file_name().unwrap_or_default().to_string_lossy();
-    let code = edit::edited(&folder.join("answer.rs"), &task, argument.into(), item.into());
+    let code = edit::made(&folder.join("answer.rs"), &task, base, edit.map(Into::into), item.into());
     code.map(TokenStream::from).unwrap_or_else(|why| error(&why))
 }
 

@@ -20,6 +20,16 @@ pub enum Language {
     Python,
 }
 
+impl Language {
+    /// The sign with which a comment begins.
+    pub(crate) fn comment(self) -> &'static str {
+        match self {
+            Language::Rust => "//",
+            Language::Python => "#",
+        }
+    }
+}
+
 /// The folder of the checkout with what a learner in Python needs: the tasks, and the runtime that calls the answers.
 pub const PYTHON: &str = "python";
 /// The runtime's package in it.

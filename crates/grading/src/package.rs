@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use lockstep_contract::foreign;
 
 use crate::Language;
+use crate::answers::{markers, skeleton};
 use crate::exercise::{Lab, Task, Tasks};
 
 /// The root of a package's program. The solution's lists all answers, the learner's lists one per task.
@@ -25,7 +26,8 @@ pub fn files(root: &Path, lab: &Lab) -> anyhow::Result<BTreeMap<PathBuf, String>
     let tasks = lab.tasks()?;
     for task in &tasks.tasks {
         let path = lab.own_answer(root, &task.name, Language::Rust);
-        let text = skeleton(&read(&path)?, Language::Rust).with_context(|| foreign::path(&path).to_string())?;
+        let text = skeleton(&read(&path)?, Language::Rust.comment()).map_err(anyhow::Error::msg);
+        let text = text.with_context(|| foreign::path(&path).to_string())?;
         files.insert(task.file(), text);
     }
     files.insert(Path::new("src").join(MAIN), main(&tasks, &modules(&lab.folder(root).join("given"))?));
@@ -49,7 +51,9 @@ pub fn files_in(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<BT
     let mut files = BTreeMap::new();
     for task in lab.tasks()?.tasks {
         if let Some(answer) = lab.answer_text(root, &task.name, language)? {
-            let text = skeleton(&answer, language).with_context(|| format!("{}'s answer in Python", task.name))?;
+            let text = skeleton(&answer, language.comment())
+                .map_err(anyhow::Error::msg)
+                .with_context(|| format!("{}'s answer in Python", task.name))?;
             files.insert(task.file_in(language), text);
         }
     }
@@ -212,72 +216,9 @@ unused = {{ level = \"allow\", priority = -1 }}
     ))
 }
 
-/// The markers after the sign of a comment: the begin and the end of the answer, and a line for the learner.
-const MARKERS: [&str; 3] = [" <answer>", " </answer>", "~"];
-
-/// The markers in this language.
-fn markers(language: Language) -> [String; 3] {
-    let comment = match language {
-        Language::Rust => "//",
-        Language::Python => "#",
-    };
-    MARKERS.map(|marker| format!("{comment}{marker}"))
-}
-
-/// Converts an answer's text to the learner's text.
-///
-/// In an answer's file, `// <answer>` and `// </answer>` enclose the part that the learner writes. Lines in it that begin with
-/// `//~` go into the learner's file; all other lines are the answer.
-///
-/// ```text
-/// pub fn twice(n: i64) -> i64 {          pub fn twice(n: i64) -> i64 {
-///     // <answer>                  →         // Twice as much.
-///     //~ // Twice as much.                  todo!("twice as much")
-///     //~ todo!("twice as much")         }
-///     2 * n
-///     // </answer>
-/// }
-/// ```
-///
-/// Fails when markers do not pair, or when a marked part has no line for the learner.
-pub fn skeleton(answer: &str, language: Language) -> anyhow::Result<String> {
-    let [begin, end, learners] = &markers(language);
-    let (mut text, mut inside, mut instead) = (String::new(), None, 0);
-    for (number, line) in (1..).zip(answer.lines()) {
-        match (line.trim(), inside) {
-            (marker, None) if marker == begin => (inside, instead) = (Some(number), 0),
-            (marker, Some(begin)) if marker == end => {
-                ensure!(instead > 0, "the answer that begins in line {begin} has no line that begins with {learners}");
-                inside = None;
-            }
-            (marker, _) if marker == begin || marker == end => {
-                bail!("line {number}: {marker} without its counterpart")
-            }
-            (trimmed, Some(_)) => {
-                if let Some(kept) = trimmed.strip_prefix(&**learners) {
-                    let indent = &line[..line.len() - line.trim_start().len()];
-                    // The first space after the marker belongs to it. Further ones are indentation.
-                    let kept = format!("{indent}{}", kept.strip_prefix(' ').unwrap_or(kept));
-                    text.push_str(kept.trim_end());
-                    text.push('\n');
-                    instead += 1;
-                }
-            }
-            (_, None) => {
-                text.push_str(line);
-                text.push('\n');
-            }
-        }
-    }
-    match inside {
-        Some(begin) => bail!("the answer that begins in line {begin} has no end"),
-        None => Ok(text),
-    }
-}
-
 /// The answer without the lines for the learner.
 pub fn answer(text: &str, language: Language) -> String {
-    let [begin, end, learners] = &markers(language);
+    let [begin, end, learners] = &markers(language.comment());
     let own = |line: &&str| {
         let line = line.trim();
         line != begin && line != end && !line.starts_with(&**learners)
@@ -336,29 +277,12 @@ mod tests {
     #[test]
     fn replaces_the_answer_by_the_lines_for_the_learner() {
         let left = "fn twice(n: i64) -> i64 {\n    // Twice.\n    if true {\n        todo!(\"twice\")\n    }\n}\n";
-        assert_eq!(skeleton(TWICE, Language::Rust).unwrap(), left);
+        assert_eq!(skeleton(TWICE, "//").unwrap(), left);
         assert_eq!(answer(TWICE, Language::Rust), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
         let twice =
             "def twice(n):\n    # <answer>\n    #~ raise NotImplementedError\n    return 2 * n\n    # </answer>\n";
-        assert_eq!(skeleton(twice, Language::Python).unwrap(), "def twice(n):\n    raise NotImplementedError\n");
+        assert_eq!(skeleton(twice, "#").unwrap(), "def twice(n):\n    raise NotImplementedError\n");
         assert_eq!(answer(twice, Language::Python), "def twice(n):\n    return 2 * n\n");
-    }
-
-    #[test]
-    fn keeps_files_without_markers() {
-        assert_eq!(skeleton("//! Words.\n", Language::Rust).unwrap(), "//! Words.\n");
-    }
-
-    #[test]
-    fn rejects_unpaired_markers_and_answers_without_lines_for_the_learner() {
-        for text in [
-            "// <answer>\n//~ x\n",
-            "// </answer>\n",
-            "// <answer>\n//~ x\n// <answer>\n",
-            "// <answer>\n1\n// </answer>\n",
-        ] {
-            assert!(skeleton(text, Language::Rust).is_err(), "{text}");
-        }
     }
 
     #[test]

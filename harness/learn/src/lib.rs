@@ -13,8 +13,8 @@ mod labs;
 mod practice;
 mod route;
 
-use lockstep_grading::Workplace;
 use lockstep_checkout::{self as checkout, cargo};
+use lockstep_grading::Workplace;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::exit;
 use lockstep_report as report;

@@ -202,7 +202,7 @@ impl Run {
         Ok(())
     }
 
-    /// Saves the model as it is now, with numbers of your choice. All ranks call this; those of rank 0 are kept.
+    /// Saves the model as it is now, with numbers of your choice. All ranks call this; rank 0's numbers are kept.
     pub fn save(&mut self, numbers: &[u64]) {
         self.snapshot = Snapshot { numbers: Some(numbers.to_vec()), steps: self.trained.len() };
     }

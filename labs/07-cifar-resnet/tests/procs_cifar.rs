@@ -1,5 +1,5 @@
 //! Tests of lab 07: training, evaluation and the flags in all their spellings; whatever is killed, and whenever, the run ends with the
-//! same bits as a run without a failure, including those of batch norm's buffers; and a run on real photographs, if they are available.
+//! same bits as a run without a failure, including batch norm's buffers; and a run on real photographs, if they are available.
 
 #![allow(clippy::unwrap_used)] // a test may
 

@@ -36,7 +36,7 @@ const LATE: Duration = Duration::from_secs(2);
 const SLEEP: Duration = Duration::from_secs(60);
 
 /// Inputs: the rank that asks for its ids when the others have theirs, the last one first, and each communicator's number with the numbers of its ranks.
-/// Results: the ids and, if they are those of the other ranks, the sums.
+/// Results: the ids and, if all ranks have the same, the sums.
 pub fn share_id(answer: fn(&Store, usize, usize) -> Result<UniqueId>) -> Task {
     Task::new("share_id", move |(late, comms): (usize, Vec<(usize, Vec<f32>)>)| {
         let job = GpuRank::from_env()?;

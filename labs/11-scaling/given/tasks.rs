@@ -30,7 +30,7 @@ fn counted<T>(group: &ProcessGroup, run: impl FnOnce() -> Result<T>) -> Result<C
     Ok(Counted { result, calls, bytes })
 }
 
-/// The number of a new group, which is also that of all groups before it. Only rank 0 is a member and knows it, other ranks return 0.
+/// The number of a new group, which counts all groups before it. Only rank 0 is a member and knows it, other ranks return 0.
 fn next_group(group: &ProcessGroup) -> Result<u64> {
     let probe = group.new_group(&[Rank::new(0)], &GroupOptions::default())?;
     probe.map_or(Ok(0), |probe| probe.name().parse().context("a group's name is its number"))

@@ -38,7 +38,7 @@ pub struct Seen {
 /// The model that you train.
 pub type Model = DistributedDataParallel<Net>;
 
-/// A model, and what is seen of it.
+/// A model, and what the grader sees of its calls.
 pub struct Observed {
     pub model: Model,
     pub weight: Tensor,

@@ -1,5 +1,5 @@
 //! What lab 11 promises: several passes, other buckets and other numbers of ranks learn the same, compressed gradients nearly so, and
-//! the calls and bytes in its table are those of the step.
+//! the table has the step's calls and bytes.
 
 #![allow(clippy::unwrap_used)] // a test may
 

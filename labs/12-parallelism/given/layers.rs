@@ -8,7 +8,7 @@ use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp, Storage};
 use tch::Tensor;
 
-/// A layer's weight `[outputs, inputs]`, of which a rank takes a part.
+/// A layer's weight `[outputs, inputs]`; a rank takes a part.
 pub struct Weight {
     whole: Tensor,
     taken: Cell<i64>,
@@ -45,7 +45,7 @@ impl Weight {
     }
 }
 
-/// A layer y = x Wᵀ, with a square weight W of which each rank keeps an equal part of the rows.
+/// A layer y = x Wᵀ, with a square weight W: each rank keeps an equal part of its rows.
 pub struct Unit<'a> {
     group: &'a ProcessGroup,
     /// `[features / ranks, features]`
@@ -90,7 +90,7 @@ impl<'a> Unit<'a> {
         x.matmul(&self.weight(0).tr())
     }
 
-    /// The gradient of the inputs, from that of the outputs.
+    /// The gradient of the inputs, from the gradient of the outputs.
     pub fn input_gradient(&self, of_outputs: &Tensor) -> Tensor {
         of_outputs.matmul(&self.weight(1))
     }

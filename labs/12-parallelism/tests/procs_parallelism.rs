@@ -149,7 +149,7 @@ const LOSS: u64 = 8;
 /// Sequences × characters × f.
 const ACTIVATIONS: u64 = 12 * 32 * F * 4;
 
-/// For the model of costs, of which only the bytes that a block sends are compared.
+/// For the model of costs: only the bytes that a block sends are compared.
 const MODEL: TransformerStep = TransformerStep {
     blocks: 4,
     heads: 12,

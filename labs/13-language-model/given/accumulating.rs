@@ -21,7 +21,7 @@ impl Batch {
         Batch { inputs, targets }
     }
 
-    /// How many tokens have a target: those of a padded sequence have none at its end.
+    /// How many tokens have a target: the padding at a sequence's end has none.
     pub fn tokens(&self) -> i64 {
         self.targets.not_equal(IGNORE_INDEX).sum(None::<tch::Kind>).int64_value(&[])
     }
@@ -78,9 +78,6 @@ impl<'a> Model<'a> {
 
     /// Adds the gradients of `loss` to those that are there. Then the ranks exchange their gradients, and each has their **mean**; but not inside
     /// [`no_sync`](Model::no_sync).
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         c10d::backward(&(loss * self.scale))?;
         if self.syncs.get() {

@@ -81,9 +81,6 @@ impl Gpt {
 
     /// Tokens `[n, t]`, or if they are divided those of this rank's positions, to logits `[n, t, vocabulary]`; and what the balancing losses
     /// count, if there are experts.
-    ///
-    /// # Errors
-    /// Those of your functions.
     pub(crate) fn forward(&self, tokens: &Tensor, divided: bool) -> Result<(Tensor, Option<Tensor>)> {
         let length = tokens.size()[1];
         let places = match divided {
@@ -102,9 +99,6 @@ impl Gpt {
     }
 
     /// How many tokens of all ranks found no place in the last pass. Without experts, none.
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub(crate) fn dropped(&self) -> Result<Option<i64>> {
         let routed = self.routed.borrow();
         let mut all = Tensor::from(routed.iter().map(|(_, dropped)| *dropped as i64).sum::<i64>());

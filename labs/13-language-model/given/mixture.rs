@@ -8,7 +8,7 @@ use c10d::{ProcessGroup, Splits, all_to_all_single};
 use serde::Serialize;
 use tch::{Kind, Tensor};
 
-/// The router, which all ranks have, and the experts, of which each rank has as many as another.
+/// The router, which all ranks have, and the experts: each rank has as many as another.
 pub struct Mixture<'a> {
     group: &'a ProcessGroup,
     router: Tensor,
@@ -87,9 +87,6 @@ impl<'a> Mixture<'a> {
     }
 
     /// The numbers that all ranks pass, each as many; in the order of the ranks. One small message.
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub fn all_numbers(&self, own: &[i64]) -> Result<Vec<Vec<i64>>> {
         let own = Tensor::from_slice(own);
         let mut all: Vec<Tensor> = (0..self.ranks()).map(|_| own.zeros_like()).collect();

@@ -113,7 +113,7 @@ impl Run {
         (1.0 + (PI * part).cos()) / 2.0
     }
 
-    /// Forward and backward pass over these windows of this rank, of which there may be none, with the loss multiplied by `scale`. Returns true
+    /// Forward and backward pass over these windows of this rank (there may be none), with the loss multiplied by `scale`. Returns true
     /// if this rank's gradients are finite. All ranks call this together.
     ///
     /// # Errors
@@ -127,13 +127,13 @@ impl Run {
         self.passes.borrow_mut().step(learning_rate);
     }
 
-    /// Saves model and optimizer as they are now, with numbers of your choice. All ranks call this; those of rank 0 are kept.
+    /// Saves model and optimizer as they are now, with numbers of your choice. All ranks call this; rank 0's numbers are kept.
     pub fn save(&mut self, numbers: &[f64]) {
         self.passes.borrow_mut().save(numbers);
     }
 }
 
-/// A start of which only the batches are real.
+/// A start with real batches and nothing else.
 pub(crate) struct Simulated {
     group: &'static ProcessGroup,
     /// The largest scale at which an epoch's window does not overflow; any other never does.

@@ -29,11 +29,8 @@ impl<'a> Ring<'a> {
         self.group.size().get()
     }
 
-    /// Sends a tensor to the next rank of the ring, and returns that of the rank before. In the backward pass gradients go the other way,
+    /// Sends a tensor to the next rank of the ring, and returns the tensor of the rank before. In the backward pass gradients go the other way,
     /// so each rank must use what it gets, or others wait for it.
-    ///
-    /// # Errors
-    /// Those of the exchange.
     pub fn to_next(&self, tensor: &Tensor) -> Result<Tensor> {
         self.shifts.set(self.shifts.get() + 1);
         Ok(to_next(self.group, tensor)?)

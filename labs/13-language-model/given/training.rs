@@ -94,7 +94,7 @@ impl Training {
         Ok(numbers)
     }
 
-    /// The windows as a micro-batch; without any, one of which no token has a target.
+    /// The windows as a micro-batch; without any, a micro-batch without targets.
     fn micro(&self, windows: &[usize]) -> Result<Batch> {
         let padded = |tokens: &[u32], with: i64| -> Vec<i64> {
             let rest = std::iter::repeat_n(with, WINDOW - tokens.len());

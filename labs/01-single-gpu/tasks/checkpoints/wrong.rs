@@ -1,9 +1,10 @@
 //! Answers to `checkpoints`: wrong ones, and an unusual right one.
 
+use lockstep_answers::{edit, given};
+
 /// The given program: counts the epochs from 0, as the tutorials do.
-pub fn early(total_epochs: u64, save_every: u64) -> Vec<u64> {
-    (0..total_epochs).filter(|epoch| epoch % save_every == 0).collect()
-}
+#[given]
+pub fn early() {}
 
 /// Forgets the last epoch.
 pub fn not_last(total_epochs: u64, save_every: u64) -> Vec<u64> {
@@ -11,13 +12,8 @@ pub fn not_last(total_epochs: u64, save_every: u64) -> Vec<u64> {
 }
 
 /// Saves again at the end, even if it has just saved.
-pub fn twice(total_epochs: u64, save_every: u64) -> Vec<u64> {
-    let mut saved: Vec<u64> = (0..total_epochs).filter(|epoch| (epoch + 1) % save_every == 0).collect();
-    if total_epochs > 0 {
-        saved.push(total_epochs - 1);
-    }
-    saved
-}
+#[edit(|| done == total_epochs { saved.push(epoch); } => { saved.push(epoch); } if done == total_epochs { saved.push(epoch); })]
+pub fn twice() {}
 
 /// Takes for granted that there is a last epoch.
 pub fn no_epoch(total_epochs: u64, save_every: u64) -> Vec<u64> {

@@ -2,27 +2,17 @@
 
 use anyhow::Result;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 use tch::nn::{Linear, Module, VarStore};
 use tch::{Reduction, Tensor};
 
 /// The given program: cross-entropy over one class.
-#[edit(mse_loss(targets, Reduction::Mean) => cross_entropy_loss::<Tensor>(targets, None, Reduction::Mean, -100, 0.0))]
+#[given]
 pub fn constant() {}
 
 /// Computes the loss again after each step.
-pub fn after_steps(vs: &VarStore, layer: &Linear, inputs: &Tensor, targets: &Tensor, steps: usize) -> Result<Vec<f64>> {
-    let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.05, ..Default::default() })?;
-    let loss = || layer.forward(inputs).mse_loss(targets, Reduction::Mean);
-    let mut losses = Vec::new();
-    for _ in 0..steps {
-        optimizer.zero_grad();
-        c10d::backward(&loss())?;
-        optimizer.step()?;
-        losses.push(loss().double_value(&[]));
-    }
-    Ok(losses)
-}
+#[edit(losses.push(loss.double_value(&[])) => losses.push(layer.forward(inputs).mse_loss(targets, Reduction::Mean).double_value(&[])))]
+pub fn after_steps() {}
 
 /// The same, with momentum, another rate and another loss.
 pub fn after_other_steps(

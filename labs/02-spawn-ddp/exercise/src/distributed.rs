@@ -1,7 +1,7 @@
 //! Task 6: make it distributed.
 //!
 //! Lab 01's program trains on one device. Started once for each rank, it must train one model on all ranks together. Its losses and weights
-//! must be those of one process with the same `batch_size`, which counts the samples of all ranks. Each epoch visits each sample once, in a
+//! must equal one process's with the same `batch_size`, which counts the samples of all ranks. Each epoch visits each sample once, in a
 //! different order. One rank reports an epoch's mean loss over all samples, and one rank saves. At the end all ranks read the checkpoint.
 
 use std::rc::Rc;

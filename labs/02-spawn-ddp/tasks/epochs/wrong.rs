@@ -3,44 +3,26 @@
 use std::ops::Range;
 
 use lockstep::data::rng::KeyedRng;
+use lockstep_answers::{edit, given};
 
 use crate::epochs::Sampler;
 
 /// The given program: forgets `set_epoch`, so the sampler never learns the epoch.
-pub fn same(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
-    epochs.map(|_| sampler.indices()).collect()
-}
+#[given]
+pub fn same() {}
 
 /// Sets the epoch after the order was drawn.
-pub fn late(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
-    let mut visited = Vec::new();
-    for epoch in epochs {
-        visited.push(sampler.indices());
-        sampler.set_epoch(epoch);
-    }
-    visited
-}
+#[edit(sampler.set_epoch(epoch); visited.push(sampler.indices()); => visited.push(sampler.indices()); sampler.set_epoch(epoch);)]
+pub fn late() {}
 
 /// Gives each rank its own seed, "so that they see different samples".
-pub fn by_rank(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
-    sampler.seed += sampler.rank as u64;
-    let mut visited = Vec::new();
-    for epoch in epochs {
-        sampler.set_epoch(epoch);
-        visited.push(sampler.indices());
-    }
-    visited
-}
+#[edit(let mut visited => sampler.seed += sampler.rank as u64; let mut visited)]
+pub fn by_rank() {}
 
 /// Counts epochs from the start of the run, so the first order of every run is the same.
-pub fn runs_on(mut sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {
-    let mut visited = Vec::new();
-    for _ in epochs {
-        visited.push(sampler.indices());
-        sampler.epoch += 1;
-    }
-    visited
-}
+#[given]
+#[edit(visited.push(sampler.indices()); => visited.push(sampler.indices()); sampler.epoch += 1;)]
+pub fn runs_on() {}
 
 /// Right: sorts the samples by a random number drawn for each sample and epoch.
 pub fn keyed(sampler: Sampler, epochs: Range<u64>) -> Vec<Vec<usize>> {

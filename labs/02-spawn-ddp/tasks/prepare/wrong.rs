@@ -4,54 +4,31 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
+use lockstep_answers::{edit, given};
 use tch::{Device, Kind, Tensor};
 
 use crate::download::Download;
 
 /// The given program: creates the folder and downloads the file on every rank.
-pub fn everyone(_: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    fs::create_dir_all(folder)?;
-    download.to(&file)?;
-    Ok(fs::read_to_string(file)?)
-}
+#[given]
+pub fn everyone() {}
 
 /// Calls the barrier only on rank 0, so the other ranks do not wait.
-pub fn nobody_waits(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    if group.rank().is_zero() {
-        fs::create_dir_all(folder)?;
-        download.to(&file)?;
-        group.barrier()?;
-    }
-    Ok(fs::read_to_string(file)?)
-}
+#[edit(group.barrier()?; => )]
+#[edit(download.to(&file)?; => download.to(&file)?; group.barrier()?;)]
+pub fn nobody_waits() {}
 
 /// Waits until the file exists, which is when the download begins.
-pub fn polls(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    if group.rank().is_zero() {
-        fs::create_dir_all(folder)?;
-        download.to(&file)?;
-    }
-    while fs::metadata(&file).map_or(0, |data| data.len()) == 0 {
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(fs::read_to_string(file)?)
-}
+#[edit(group.barrier()?; => while fs::metadata(&file).map_or(0, |data| data.len()) == 0 {
+    std::thread::sleep(Duration::from_millis(10));
+})]
+pub fn polls() {}
 
 /// Calls the barrier on all ranks except rank 0, which has nothing to wait for.
-pub fn others_wait(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    if group.rank().is_zero() {
-        fs::create_dir_all(folder)?;
-        download.to(&file)?;
-    } else {
-        group.barrier()?;
-    }
-    Ok(fs::read_to_string(file)?)
-}
+#[edit(group.barrier()?; => else { group.barrier()?; })]
+pub fn others_wait() {}
 
 /// Right: the other ranks wait for a broadcast from rank 0 that follows the download.
 pub fn sends(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
@@ -68,28 +45,19 @@ pub fn sends(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow
 }
 
 /// Lets the ranks download one after the other.
-pub fn in_turn(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    fs::create_dir_all(folder)?;
-    for turn in group.size().ranks() {
-        if turn == group.rank() {
-            download.to(&file)?;
-        }
-        group.barrier()?;
-    }
-    Ok(fs::read_to_string(file)?)
-}
-
-/// Calls the barrier before the download, not after it.
-pub fn too_early(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    group.barrier()?;
-    if group.rank().is_zero() {
-        fs::create_dir_all(folder)?;
+#[given]
+#[edit(download.to(&file)?; => for turn in group.size().ranks() {
+    if turn == group.rank() {
         download.to(&file)?;
     }
-    Ok(fs::read_to_string(file)?)
-}
+    group.barrier()?;
+})]
+pub fn in_turn() {}
+
+/// Calls the barrier before the download, not after it.
+#[edit(group.barrier()?; => )]
+#[edit(if group.rank() => group.barrier()?; if group.rank())]
+pub fn too_early() {}
 
 /// Lets the first rank that comes download, with a file as a lock.
 pub fn first_come(_group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
@@ -121,16 +89,8 @@ pub fn reads_early(group: &ProcessGroup, folder: &Path, download: &Download) -> 
 }
 
 /// Sleeps, usually for longer than the download takes.
-pub fn sleeps(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {
-    let file = folder.join("digits");
-    if group.rank().is_zero() {
-        fs::create_dir_all(folder)?;
-        download.to(&file)?;
-    } else {
-        std::thread::sleep(Duration::from_secs(3));
-    }
-    Ok(fs::read_to_string(file)?)
-}
+#[edit(group.barrier()?; => else { std::thread::sleep(Duration::from_secs(3)); })]
+pub fn sleeps() {}
 
 /// Reads on the rank that has downloaded, and nowhere else.
 pub fn reads_once(group: &ProcessGroup, folder: &Path, download: &Download) -> anyhow::Result<String> {

@@ -3,21 +3,16 @@
 use lockstep_answers::edit;
 
 /// Gives each rank a block of neighbours.
-pub fn blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
-    let each = samples.div_ceil(world_size);
-    (rank * each..(rank + 1) * each).map(|place| place % samples).collect()
-}
+#[edit((rank..each * world_size).step_by(world_size) => (rank * each..(rank + 1) * each))]
+pub fn blocks() {}
 
 /// Gives some ranks one sample fewer than others.
-pub fn short(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
-    (rank..samples).step_by(world_size).collect()
-}
+#[edit(each * world_size => samples)]
+pub fn short() {}
 
 /// Goes around once at most.
-pub fn once_around(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
-    let around = |place: usize| if place < samples { place } else { place - samples };
-    (0..samples.div_ceil(world_size)).map(|turn| around(turn * world_size + rank)).collect()
-}
+#[edit(place % samples => if place < samples { place } else { place - samples })]
+pub fn once_around() {}
 
 /// Pads with the rank's own first sample, which need not exist.
 pub fn pads_with_own(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
@@ -26,25 +21,16 @@ pub fn pads_with_own(samples: usize, world_size: usize, rank: usize) -> Vec<usiz
 }
 
 /// Rounds up where nothing is left to round.
-pub fn one_more(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
-    let each = samples / world_size + 1;
-    (0..each).map(|step| (rank + step * world_size) % samples).collect()
-}
+#[edit(samples.div_ceil(world_size) => samples / world_size + 1)]
+pub fn one_more() {}
 
 /// Fills each short share from sample 0 on.
-pub fn each_from_zero(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
-    let each = samples.div_ceil(world_size);
-    let mut own: Vec<usize> = (rank..samples).step_by(world_size).collect();
-    let missing = each - own.len();
-    own.extend(0..missing);
-    own
-}
+#[edit(place % samples => if place < samples { place } else { 0 })]
+pub fn each_from_zero() {}
 
 /// Takes a block of neighbours, the last of which is shorter.
-pub fn short_blocks(samples: usize, world_size: usize, rank: usize) -> Vec<usize> {
-    let each = samples.div_ceil(world_size);
-    (0..samples).skip(rank * each).take(each).collect()
-}
+#[edit((rank..each * world_size).step_by(world_size).map(|place| place % samples) => (0..samples).skip(rank * each).take(each))]
+pub fn short_blocks() {}
 
 /// Fills up with the last sample.
 #[edit(place % samples => place.min(samples - 1))]

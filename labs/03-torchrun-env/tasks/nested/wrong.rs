@@ -3,85 +3,38 @@
 use std::process::Child;
 
 use anyhow::{Result, bail, ensure};
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 
 use crate::simulated::{Variables, worker};
 
 /// The given program: starts its workers even under a launcher.
-pub fn unaware(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
-    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
-    for worker in &mut workers {
-        worker.wait()?;
-    }
-    Ok(())
-}
+#[given]
+pub fn unaware() {}
 
 /// Refuses only on ranks other than 0.
-pub fn rank_0(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
-    if let Some(rank) = variables.get("RANK").filter(|rank| *rank != "0") {
-        anyhow::bail!("started by a launcher, as rank {rank}");
-    }
-    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
-    for worker in &mut workers {
-        worker.wait()?;
-    }
-    Ok(())
-}
+#[edit(variables.get("RANK") => variables.get("RANK").filter(|rank| *rank != "0"))]
+pub fn rank_0() {}
 
 /// Treats an address as the sign of a launcher.
-pub fn address(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
-    anyhow::ensure!(variables.get("MASTER_ADDR").is_none(), "started by a launcher");
-    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
-    for worker in &mut workers {
-        worker.wait()?;
-    }
-    Ok(())
-}
+#[edit(variables.get("RANK") => variables.get("MASTER_ADDR"))]
+pub fn address() {}
 
 /// Looks at the environment of its process, and not at `variables`.
-pub fn own_environment(nprocs: usize, _: &Variables) -> anyhow::Result<()> {
-    anyhow::ensure!(std::env::var_os("RANK").is_none(), "started by a launcher: RANK is set");
-    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
-    for worker in &mut workers {
-        worker.wait()?;
-    }
-    Ok(())
-}
+#[edit(variables.get("RANK") => std::env::var("RANK").ok())]
+pub fn own_environment() {}
 
 /// Does nothing under a launcher and returns no error.
-pub fn quiet(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
-    if variables.get("RANK").is_some() {
-        return Ok(());
-    }
-    let mut workers: Vec<Child> = (0..nprocs).map(|rank| worker(rank, nprocs).spawn()).collect::<Result<_, _>>()?;
-    for worker in &mut workers {
-        worker.wait()?;
-    }
-    Ok(())
-}
+#[given]
+#[edit(println!("starting {nprocs} workers"); => if variables.get("RANK").is_some() { return Ok(()); })]
+pub fn quiet() {}
 
 /// Starts workers and does not wait for them.
-pub fn leaves(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
-    anyhow::ensure!(variables.get("RANK").is_none(), "started by a launcher");
-    for rank in 0..nprocs {
-        worker(rank, nprocs).spawn()?;
-    }
-    Ok(())
-}
+#[edit(for worker in &mut workers { let status = worker.wait()?; ensure!(status.success(), "a worker ended with {status}"); } => )]
+pub fn leaves() {}
 
 /// Recognizes torchrun by a variable that only torchrun sets.
-pub fn torchrun_only(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        variables.get("TORCHELASTIC_RUN_ID").is_none(),
-        "torchrun has started this program: start it without a launcher"
-    );
-    let start = |rank| worker(rank, nprocs).spawn();
-    let mut workers: Vec<Child> = (0..nprocs).map(start).collect::<Result<_, _>>()?;
-    for worker in &mut workers {
-        anyhow::ensure!(worker.wait()?.success(), "a worker failed");
-    }
-    Ok(())
-}
+#[edit(variables.get("RANK") => variables.get("TORCHELASTIC_RUN_ID"))]
+pub fn torchrun_only() {}
 
 /// Right: says which rank the process is already.
 pub fn already(nprocs: usize, variables: &Variables) -> anyhow::Result<()> {

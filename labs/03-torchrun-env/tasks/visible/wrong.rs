@@ -1,13 +1,12 @@
 //! Answers to `visible`: wrong ones, and unusual right ones.
 
 use anyhow::{Context, Result, ensure};
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 
 use crate::simulated::{CudaProcess, Gpu, VISIBLE};
 
 /// The given program: counts the GPUs before it sets the variable.
-#[edit(let own => ensure!(local_rank < process.device_count(), "no GPU for local rank {local_rank}"); let own)]
-#[edit(ensure!(process.device_count() == 1, "local rank {local_rank} has no GPU: there is no {own}"); => )]
+#[given]
 pub fn late() {}
 
 /// Hides all other GPUs, then opens the GPU by its number on the machine.
@@ -34,17 +33,10 @@ pub fn collects(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
     process.open(0)
 }
 
-/// Reads the list as if all numbers had one digit.
-pub fn one_digit(process: &mut CudaProcess, local_rank: usize) -> Result<Gpu> {
-    let own = match process.variable(VISIBLE) {
-        // 2,3: every second character is a number.
-        Some(list) => list.chars().nth(2 * local_rank).context("the list is too short")?.to_string(),
-        None => local_rank.to_string(),
-    };
-    process.set_variable(VISIBLE, &own);
-    ensure!(process.device_count() == 1, "no GPU");
-    process.open(0)
-}
+/// Reads the list as if all numbers had one digit: every second character is one.
+#[edit(.split(',').nth(local_rank) => .chars().nth(2 * local_rank))]
+#[edit(.to_owned() => .to_string())]
+pub fn one_digit() {}
 
 /// Hides the other GPUs and returns the number without opening anything.
 #[edit(process.open(0) => Ok(Gpu(own.parse()?)))]

@@ -2,98 +2,42 @@
 
 use anyhow::Result;
 use c10d::{P2pOp, ProcessGroup, Rank};
+use lockstep_answers::edit;
 use tch::Tensor;
 
+const TO_NEXT: u16 = 0;
+const TO_PREVIOUS: u16 = 1;
+
 /// Uses one tag for all messages. If both neighbours are the same rank, the two messages are swapped.
-pub fn one_tag(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
-    let (me, size) = (group.rank().get(), group.size().get());
-    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
-    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
-    let (before, after) = (first.empty_like(), last.empty_like());
-    let sent = [group.isend(first, previous, 0)?, group.isend(last, next, 0)?];
-    let before = group.irecv(before, previous, 0)?;
-    let after = group.irecv(after, next, 0)?;
-    let (before, after) = (before.wait()?, after.wait()?);
-    for message in sent {
-        drop(message.wait()?);
-    }
-    Ok(Tensor::cat(&[&before, piece, &after], 0))
-}
+#[edit([group.isend(last, next, TO_NEXT)?, group.isend(first, previous, TO_PREVIOUS)?] => [group.isend(first, previous, TO_NEXT)?, group.isend(last, next, TO_NEXT)?])]
+#[edit(after, next, TO_PREVIOUS => after, next, TO_NEXT)]
+pub fn one_tag() {}
 
 /// Sends the first number to the next rank and the last one to the previous rank.
-pub fn far_ends(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
-    let (me, size) = (group.rank().get(), group.size().get());
-    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
-    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
-    let (before, after) = (first.empty_like(), last.empty_like());
-    let sent = [group.isend(first, next, 0)?, group.isend(last, previous, 1)?];
-    let before = group.irecv(before, previous, 0)?;
-    let after = group.irecv(after, next, 1)?;
-    let (before, after) = (before.wait()?, after.wait()?);
-    for message in sent {
-        drop(message.wait()?);
-    }
-    Ok(Tensor::cat(&[&before, piece, &after], 0))
-}
+#[edit(last, next, TO_NEXT => first, next, TO_NEXT)]
+#[edit(first, previous, TO_PREVIOUS => last, previous, TO_PREVIOUS)]
+pub fn far_ends() {}
 
 /// Waits for each send before it receives anything.
-pub fn waits_early(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
-    let (me, size) = (group.rank().get(), group.size().get());
-    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
-    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
-    let (before, after) = (first.empty_like(), last.empty_like());
-    drop(group.isend(last, next, 0)?.wait()?);
-    drop(group.isend(first, previous, 1)?.wait()?);
-    let before = group.irecv(before, previous, 0)?.wait()?;
-    let after = group.irecv(after, next, 1)?.wait()?;
-    Ok(Tensor::cat(&[&before, piece, &after], 0))
-}
+#[edit(for message in sent { drop(message.wait()?); } => )]
+#[edit(let before = group.irecv => for message in sent { drop(message.wait()?); } let before = group.irecv)]
+pub fn waits_early() {}
 
 /// Receives with the tag with which it sends to the same neighbour.
-pub fn own_tags(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
-    let (me, size) = (group.rank().get(), group.size().get());
-    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
-    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
-    let (before, after) = (first.empty_like(), last.empty_like());
-    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 1)?];
-    let before = group.irecv(before, previous, 1)?;
-    let after = group.irecv(after, next, 0)?;
-    let (before, after) = (before.wait()?, after.wait()?);
-    for message in sent {
-        drop(message.wait()?);
-    }
-    Ok(Tensor::cat(&[&before, piece, &after], 0))
-}
+#[edit(before, previous, TO_NEXT => before, previous, TO_PREVIOUS)]
+#[edit(after, next, TO_PREVIOUS => after, next, TO_NEXT)]
+pub fn own_tags() {}
 
 /// As `own_tags`, with receives that block.
-pub fn own_tags_blocking(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
-    let (me, size) = (group.rank().get(), group.size().get());
-    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
-    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
-    let (mut before, mut after) = (first.empty_like(), last.empty_like());
-    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 1)?];
-    group.recv(&mut before, previous, 1)?;
-    group.recv(&mut after, next, 0)?;
-    for message in sent {
-        drop(message.wait()?);
-    }
-    Ok(Tensor::cat(&[&before, piece, &after], 0))
-}
+#[edit(let (before, after) = (first.empty_like(), last.empty_like()) => let (mut before, mut after) = (first.empty_like(), last.empty_like()))]
+#[edit(let before = group.irecv(before, previous, TO_NEXT)? => group.recv(&mut before, previous, TO_PREVIOUS)?)]
+#[edit(let after = group.irecv(after, next, TO_PREVIOUS)? => group.recv(&mut after, next, TO_NEXT)?)]
+#[edit((before.wait()?, after.wait()?) => (before, after))]
+pub fn own_tags_blocking() {}
 
 /// Waits for the receives only; a barrier is to show that the sends are done.
-pub fn no_wait(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {
-    let (me, size) = (group.rank().get(), group.size().get());
-    let (next, previous) = (Rank::new((me + 1) % size), Rank::new((me + size - 1) % size));
-    let (first, last) = (piece.narrow(0, 0, 1), piece.narrow(0, -1, 1));
-    let (before, after) = (first.empty_like(), last.empty_like());
-    let sent = [group.isend(last, next, 0)?, group.isend(first, previous, 1)?];
-    let before = group.irecv(before, previous, 0)?;
-    let after = group.irecv(after, next, 1)?;
-    let (before, after) = (before.wait()?, after.wait()?);
-    group.barrier()?;
-    drop(sent);
-    Ok(Tensor::cat(&[&before, piece, &after], 0))
-}
+#[edit(for message in sent { drop(message.wait()?); } => group.barrier()?; drop(sent);)]
+pub fn no_wait() {}
 
 /// Right: all four messages in one call.
 pub fn batch(group: &ProcessGroup, piece: &Tensor) -> Result<Tensor> {

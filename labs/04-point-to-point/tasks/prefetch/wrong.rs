@@ -2,28 +2,12 @@
 
 use anyhow::Result;
 use c10d::{ProcessGroup, Rank};
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 use tch::{Kind, Tensor};
 
 /// The given program: receives the next message into the memory that `compute` reads.
-pub fn one_buffer(
-    group: &ProcessGroup,
-    batches: usize,
-    length: i64,
-    compute: &mut dyn FnMut(&Tensor) -> f64,
-) -> Result<Vec<f64>> {
-    let buffer = || Tensor::zeros([length], (Kind::Double, group.device()));
-    let mut results = Vec::new();
-    let mut coming = Some(group.irecv(buffer(), Rank::ZERO, 0)?);
-    while let Some(work) = coming.take() {
-        let batch = work.wait()?;
-        if results.len() + 1 < batches {
-            coming = Some(group.irecv(batch.shallow_clone(), Rank::ZERO, 0)?);
-        }
-        results.push(compute(&batch));
-    }
-    Ok(results)
-}
+#[given]
+pub fn one_buffer() {}
 
 /// Reads the buffer between `irecv` and `wait`.
 pub fn before_wait(
@@ -89,67 +73,22 @@ pub fn all_started(
 }
 
 /// Right: computes on a copy, while the next batch comes into the buffer.
-pub fn copies(
-    group: &ProcessGroup,
-    batches: usize,
-    length: i64,
-    compute: &mut dyn FnMut(&Tensor) -> f64,
-) -> Result<Vec<f64>> {
-    let mut coming = Some(group.irecv(Tensor::zeros([length], (Kind::Double, group.device())), Rank::ZERO, 0)?);
-    let mut results = Vec::new();
-    while let Some(work) = coming.take() {
-        let buffer = work.wait()?;
-        let batch = buffer.copy();
-        if results.len() + 1 < batches {
-            coming = Some(group.irecv(buffer, Rank::ZERO, 0)?);
-        }
-        results.push(compute(&batch));
-    }
-    Ok(results)
-}
+#[given]
+#[edit(let batch = work.wait()?; => let buffer = work.wait()?; let batch = buffer.copy();)]
+#[edit(batch.shallow_clone() => buffer)]
+pub fn copies() {}
 
 /// Right: alternates between two buffers, one to compute on and one to receive into.
-pub fn two_buffers(
-    group: &ProcessGroup,
-    batches: usize,
-    length: i64,
-    compute: &mut dyn FnMut(&Tensor) -> f64,
-) -> Result<Vec<f64>> {
-    let buffer = || Tensor::zeros([length], (Kind::Double, group.device()));
-    let mut spare = buffer();
-    let mut results = Vec::new();
-    let mut coming = Some(group.irecv(buffer(), Rank::ZERO, 0)?);
-    while let Some(work) = coming.take() {
-        let batch = work.wait()?;
-        if results.len() + 1 < batches {
-            coming = Some(group.irecv(spare, Rank::ZERO, 0)?);
-        }
-        results.push(compute(&batch));
-        spare = batch;
-    }
-    Ok(results)
-}
+#[given]
+#[edit(let mut results => let mut spare = buffer.zeros_like(); let mut results)]
+#[edit(batch.shallow_clone() => spare)]
+#[edit(results.push(compute(&batch)); => results.push(compute(&batch)); spare = batch;)]
+pub fn two_buffers() {}
 
 /// Copies the batch after the next receive was started.
-pub fn copies_late(
-    group: &ProcessGroup,
-    batches: usize,
-    length: i64,
-    compute: &mut dyn FnMut(&Tensor) -> f64,
-) -> Result<Vec<f64>> {
-    let buffer = Tensor::zeros([length], (Kind::Double, group.device()));
-    let mut results = Vec::new();
-    let mut coming = Some(group.irecv(buffer, Rank::ZERO, 0)?);
-    while let Some(work) = coming.take() {
-        let arrived = work.wait()?;
-        if results.len() + 1 < batches {
-            coming = Some(group.irecv(arrived.shallow_clone(), Rank::ZERO, 0)?);
-        }
-        let batch = arrived.copy();
-        results.push(compute(&batch));
-    }
-    Ok(results)
-}
+#[given]
+#[edit(compute(&batch) => compute(&batch.copy()))]
+pub fn copies_late() {}
 
 /// Starts a receive after the last batch.
 pub fn one_too_many(

@@ -15,56 +15,19 @@ pub fn keep_it() {}
 pub fn job_ranks() {}
 
 /// Adds up within the nodes only.
-pub fn one_level(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
-    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
-    for size in nodes {
-        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
-        own = group.new_group(&members, &Default::default())?.or(own);
-        firsts.push(members[0]);
-        first += size;
-    }
-    let among_leaders = group.new_group(&firsts, &Default::default())?;
-    let node = own.context("every rank is on some node")?;
-    drop(among_leaders);
+#[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; if let Some(leaders) = among_leaders { leaders.all_reduce(tensor, ReduceOp::Sum)?; } Ok(node.broadcast(tensor, Rank::ZERO)?) =>
     Ok(node.all_reduce(tensor, ReduceOp::Sum)?)
-}
+)]
+pub fn one_level() {}
 
 /// Creates the leaders' group on the leaders only.
-pub fn members_only(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
-    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
-    for size in nodes {
-        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
-        own = group.new_group(&members, &Default::default())?.or(own);
-        firsts.push(members[0]);
-        first += size;
-    }
-    let node = own.context("every rank is on some node")?;
-    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
-    if node.rank().is_zero() {
-        let leaders = group.new_group(&firsts, &Default::default())?.context("a leader is a member")?;
-        leaders.all_reduce(tensor, ReduceOp::Sum)?;
-    }
-    Ok(node.broadcast(tensor, Rank::ZERO)?)
-}
+#[edit(let among_leaders = group.new_group(&firsts, &Default::default())?; => )]
+#[edit(if let Some(leaders) = among_leaders => if node.rank().is_zero() && let Some(leaders) = group.new_group(&firsts, &Default::default())?)]
+pub fn members_only() {}
 
 /// Lets the other ranks sleep until their leader is ready, but never wakes them.
-pub fn sleeps(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
-    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
-    for size in nodes {
-        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
-        own = group.new_group(&members, &Default::default())?.or(own);
-        firsts.push(members[0]);
-        first += size;
-    }
-    let among_leaders = group.new_group(&firsts, &Default::default())?;
-    let node = own.context("every rank is on some node")?;
-    node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
-    match among_leaders {
-        Some(leaders) => leaders.all_reduce(tensor, ReduceOp::Sum)?,
-        None => std::thread::park(),
-    }
-    Ok(node.broadcast(tensor, Rank::ZERO)?)
-}
+#[edit({ leaders.all_reduce(tensor, ReduceOp::Sum)?; } => { leaders.all_reduce(tensor, ReduceOp::Sum)?; } else { std::thread::park(); })]
+pub fn sleeps() {}
 
 /// Starts the first step, and sleeps until its result should be there.
 #[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => {
@@ -85,21 +48,9 @@ pub fn at_once(group: &ProcessGroup, _: &[usize], tensor: &mut Tensor) -> Result
 }
 
 /// Adds up among the leaders, and passes the result on from rank 0 to the whole job.
-pub fn from_rank_0(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {
-    let (mut first, mut firsts, mut own) = (0, Vec::new(), None);
-    for size in nodes {
-        let members: Vec<Rank> = (first..first + size).map(Rank::new).collect();
-        own = group.new_group(&members, &Default::default())?.or(own);
-        firsts.push(members[0]);
-        first += size;
-    }
-    let among_leaders = group.new_group(&firsts, &Default::default())?;
-    own.context("every rank is on some node")?.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
-    if let Some(leaders) = among_leaders {
-        leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?;
-    }
-    Ok(group.broadcast(tensor, Rank::ZERO)?)
-}
+#[edit(leaders.all_reduce(tensor, ReduceOp::Sum) => leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum))]
+#[edit(node.broadcast => group.broadcast)]
+pub fn from_rank_0() {}
 
 /// Takes all nodes for as large as the first.
 pub fn as_the_first(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> Result<()> {

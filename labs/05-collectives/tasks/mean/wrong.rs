@@ -10,19 +10,13 @@ use tch::{Kind, Tensor};
 pub fn of_rank_0() {}
 
 /// Takes the mean of the ranks' means.
-pub fn of_means(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
-    let own = if losses.numel() == 0 { 0.0 } else { losses.mean(Kind::Double).double_value(&[]) };
-    let mut sum = Tensor::from_slice(&[own]);
-    group.all_reduce(&mut sum, ReduceOp::Sum)?;
-    Ok(sum.double_value(&[0]) / group.size().get() as f64)
-}
+#[edit(losses.sum(Kind::Double) => if losses.numel() == 0 { Tensor::from(0.0) } else { losses.mean(Kind::Double) })]
+#[edit(losses.numel() as f64 => 1.0)]
+pub fn of_means() {}
 
 /// Divides the sum over all ranks by the rank's own number of samples.
-pub fn own_count(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
-    let mut sum = losses.sum(Kind::Double);
-    group.all_reduce(&mut sum, ReduceOp::Sum)?;
-    Ok(sum.double_value(&[]) / losses.numel() as f64)
-}
+#[edit(totals.double_value(&[1]) => losses.numel() as f64)]
+pub fn own_count() {}
 
 /// Reduces to rank 0 only.
 #[edit(all_reduce => reduce)]
@@ -45,12 +39,8 @@ pub fn weighted(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
 }
 
 /// Multiplies the mean by the number of samples, which is NaN without samples.
-pub fn mean_times_count(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
-    let count = losses.numel() as f64;
-    let mut totals = Tensor::from_slice(&[count * losses.mean(Kind::Double).double_value(&[]), count]);
-    group.all_reduce(&mut totals, ReduceOp::Sum)?;
-    Ok(totals.double_value(&[0]) / totals.double_value(&[1]))
-}
+#[edit(losses.sum(Kind::Double) => losses.mean(Kind::Double) * losses.numel() as f64)]
+pub fn mean_times_count() {}
 
 /// Takes the longest shard for the length of all.
 pub fn longest(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
@@ -62,9 +52,5 @@ pub fn longest(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
 }
 
 /// Takes its own shard for the length of all.
-pub fn as_long_as_own(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
-    let mut sum = losses.sum(Kind::Double);
-    group.all_reduce(&mut sum, ReduceOp::Sum)?;
-    // All shards are as long as this one.
-    Ok(sum.double_value(&[]) / (losses.numel().max(1) * group.size().get()) as f64)
-}
+#[edit(totals.double_value(&[1]) => (losses.numel().max(1) * group.size().get()) as f64)]
+pub fn as_long_as_own() {}

@@ -54,37 +54,12 @@ pub fn one_half() {}
 pub fn adds_twice() {}
 
 /// Cuts chunks of one length and forgets the remainder.
-pub fn drops_rest(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
-    let (me, size) = (ring.rank(), ring.size());
-    let each = tensor.size()[0] / size as i64;
-    let mut chunks: Vec<Tensor> = (0..size as i64).map(|chunk| tensor.narrow(0, chunk * each, each)).collect();
-    let of = |behind: usize| (me + 2 * size - behind) % size;
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step)])?;
-        let _ = chunks[of(step + 1)].g_add_(&arrived);
-    }
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step + size - 1)])?;
-        chunks[of(step)].copy_(&arrived);
-    }
-    Ok(())
-}
+#[edit(tensor.tensor_split => tensor.narrow(0, 0, tensor.size()[0] / size as i64 * size as i64).tensor_split)]
+pub fn drops_rest() {}
 
 /// Right: finishes chunk r on rank r, not on the rank before it.
-pub fn own_chunk(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
-    let (me, size) = (ring.rank(), ring.size());
-    let mut chunks = tensor.tensor_split(size as i64, 0);
-    let of = |behind: usize| (me + 2 * size - behind) % size;
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step + 1)])?;
-        let _ = chunks[of(step + 2)].g_add_(&arrived);
-    }
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[of(step)])?;
-        chunks[of(step + 1)].copy_(&arrived);
-    }
-    Ok(())
-}
+#[edit(2 * size - behind => 2 * size - 1 - behind)]
+pub fn own_chunk() {}
 
 /// Does not take part in a step whose chunk is empty.
 pub fn skips_empty(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
@@ -108,36 +83,15 @@ pub fn skips_empty(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
 }
 
 /// Begins the second half with the chunks of the first.
-pub fn unfinished(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
-    let (me, size) = (ring.rank(), ring.size());
-    let mut chunks = tensor.tensor_split(size as i64, 0);
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[(me + size - step) % size])?;
-        let _ = chunks[(me + size - step - 1) % size].g_add_(&arrived);
-    }
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[(me + size - step) % size])?;
-        chunks[(me + size - step - 1) % size].copy_(&arrived);
-    }
-    Ok(())
-}
+#[edit(chunks[of(step + size - 1)] => chunks[of(step)])]
+#[edit(chunks[of(step)].copy_ => chunks[of(step + 1)].copy_)]
+pub fn unfinished() {}
 
 /// Takes the chunks that `chunk` makes, which may be fewer than the ranks.
-pub fn fewer_chunks(ring: &Ring<'_>, tensor: &mut Tensor) -> Result<()> {
-    let (me, size) = (ring.rank(), ring.size());
-    // `chunk` may return fewer than `size` chunks.
-    let mut chunks = tensor.chunk(size as i64, 0);
-    let count = chunks.len();
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[(me + size - step) % size % count])?;
-        let _ = chunks[(me + size - step - 1) % size % count].g_add_(&arrived);
-    }
-    for step in 0..size - 1 {
-        let arrived = ring.exchange(&chunks[(me + 1 + size - step) % size % count])?;
-        chunks[(me + size - step) % size % count].copy_(&arrived);
-    }
-    Ok(())
-}
+#[edit(tensor.tensor_split => tensor.chunk)]
+#[edit(let of => let count = chunks.len(); let of)]
+#[edit((me + 2 * size - behind) % size => (me + 2 * size - behind) % size % count)]
+pub fn fewer_chunks() {}
 
 /// Puts the sums into the list, in place of the views.
 #[edit(let _ = chunks[of(step + 1)].g_add_(&arrived) => chunks[of(step + 1)] = &chunks[of(step + 1)] + &arrived)]

@@ -4,63 +4,29 @@ use std::fs;
 use std::io::{ErrorKind, Result};
 use std::path::{Path, PathBuf};
 
+use lockstep_answers::edit;
+
 use crate::snapshots::{position, read};
 
 /// Chooses the newest without reading it.
-pub fn unchecked(folder: &Path) -> Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries?,
-    };
-    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    Ok(paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path)))
-}
+#[edit(.find(|path| read(path).is_ok()) => .next())]
+pub fn unchecked() {}
 
 /// Starts from the beginning if the newest is torn.
-pub fn gives_up(folder: &Path) -> Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries?,
-    };
-    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    let newest = paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path));
-    Ok(newest.filter(|path| read(path).is_ok()))
-}
+#[edit(.rev().find(|path| read(path).is_ok()) => .last().filter(|path| read(path).is_ok()))]
+pub fn gives_up() {}
 
 /// Sorts names as text, so `snapshot-9-0` comes after `snapshot-10-0`.
-pub fn by_name(folder: &Path) -> Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries?,
-    };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    paths.retain(|path| position(path).is_some());
-    paths.sort();
-    Ok(paths.into_iter().rev().find(|path| read(path).is_ok()))
-}
+#[edit(snapshots.sort_by_key(|path| position(path)) => snapshots.sort())]
+pub fn by_name() {}
 
 /// Sorts by the time of the last change, which a copy changes.
-pub fn by_time(folder: &Path) -> Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries?,
-    };
-    let mut paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    paths.retain(|path| position(path).is_some());
-    paths.sort_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok());
-    Ok(paths.into_iter().rev().find(|path| read(path).is_ok()))
-}
+#[edit(snapshots.sort_by_key(|path| position(path)) => snapshots.sort_by_key(|path| fs::metadata(path).and_then(|data| data.modified()).ok()))]
+pub fn by_time() {}
 
 /// Panics at a torn file.
-pub fn unwraps(folder: &Path) -> Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        entries => entries?,
-    };
-    let paths: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    let newest = paths.into_iter().filter(|path| position(path).is_some()).max_by_key(|path| position(path));
-    Ok(newest.inspect(|path| drop(read(path).unwrap())))
-}
+#[edit(.rev().find(|path| read(path).is_ok()) => .last().inspect(|path| drop(read(path).unwrap())))]
+pub fn unwraps() {}
 
 /// Fails if there is no folder, so the first run fails.
 pub fn first_start(folder: &Path) -> Result<Option<PathBuf>> {

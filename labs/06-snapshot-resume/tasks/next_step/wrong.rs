@@ -1,23 +1,12 @@
 //! Answers to `next_step`: wrong ones, and unusual right ones.
 
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 
 use crate::snapshots::{KillableJob, Killed};
 
 /// The given program: the snapshot names the last step, and the run continues with that step.
-pub fn last_step(job: &mut KillableJob) -> Result<(), Killed> {
-    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
-    for epoch in first_epoch..job.epochs {
-        let begin = if epoch == first_epoch { first_step } else { 0 };
-        for step in begin..job.steps {
-            job.train(epoch, step)?;
-            if (step + 1) % job.save_every == 0 {
-                job.save(epoch, step);
-            }
-        }
-    }
-    Ok(())
-}
+#[given]
+pub fn last_step() {}
 
 /// As the tutorials do: saves after each epoch and names that epoch.
 pub fn last_epoch(job: &mut KillableJob) -> Result<(), Killed> {
@@ -32,33 +21,16 @@ pub fn last_epoch(job: &mut KillableJob) -> Result<(), Killed> {
 }
 
 /// Adds one on both sides: the snapshot names the next step, and the run continues with the one after it.
-pub fn twice_next(job: &mut KillableJob) -> Result<(), Killed> {
-    let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
-    for epoch in first_epoch..job.epochs {
-        let begin = if epoch == first_epoch { first_step } else { 0 };
-        for step in begin..job.steps {
-            job.train(epoch, step)?;
-            if (step + 1) % job.save_every == 0 {
-                job.save(epoch, step + 1);
-            }
-        }
-    }
-    Ok(())
-}
+#[given]
+#[edit(.unwrap_or((0, 0)) => .map_or((0, 0), |(epoch, step)| (epoch, step + 1)))]
+#[edit(job.save(epoch, step) => job.save(epoch, step + 1))]
+pub fn twice_next() {}
 
 /// Begins all later epochs at the step at which the first one was resumed.
-pub fn every_epoch(job: &mut KillableJob) -> Result<(), Killed> {
-    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
-    for epoch in first_epoch..job.epochs {
-        for step in first_step..job.steps {
-            job.train(epoch, step)?;
-            if (step + 1) % job.save_every == 0 {
-                job.save(epoch, step + 1);
-            }
-        }
-    }
-    Ok(())
-}
+#[given]
+#[edit(if epoch == first_epoch { first_step } else { 0 } => first_step)]
+#[edit(job.save(epoch, step) => job.save(epoch, step + 1))]
+pub fn every_epoch() {}
 
 /// Saves at the end of each epoch only.
 pub fn only_epochs(job: &mut KillableJob) -> Result<(), Killed> {
@@ -91,51 +63,26 @@ pub fn adds_on_load(job: &mut KillableJob) -> Result<(), Killed> {
 }
 
 /// Saves after each step, so that it need not know when one is due.
-pub fn each_step(job: &mut KillableJob) -> Result<(), Killed> {
-    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
-    for epoch in first_epoch..job.epochs {
-        let begin = if epoch == first_epoch { first_step } else { 0 };
-        for step in begin..job.steps {
-            job.train(epoch, step)?;
-            job.save(epoch, step + 1);
-        }
-    }
-    Ok(())
-}
+#[given]
+#[edit(if (step + 1) % job.save_every == 0 { job.save(epoch, step); } => job.save(epoch, step + 1);)]
+pub fn each_step() {}
 
 /// Saves at the end of each epoch as well.
-pub fn also_epochs(job: &mut KillableJob) -> Result<(), Killed> {
-    let (first_epoch, first_step) = job.load().unwrap_or((0, 0));
-    for epoch in first_epoch..job.epochs {
-        let begin = if epoch == first_epoch { first_step } else { 0 };
-        for step in begin..job.steps {
-            job.train(epoch, step)?;
-            if (step + 1) % job.save_every == 0 {
-                job.save(epoch, step + 1);
-            }
-        }
-        job.save(epoch + 1, 0);
-    }
-    Ok(())
-}
+#[given]
+#[edit(if (step + 1) % job.save_every == 0 { job.save(epoch, step); } =>
+    if (step + 1) % job.save_every == 0 { job.save(epoch, step + 1); }
+    if step + 1 == job.steps { job.save(epoch + 1, 0); }
+)]
+pub fn also_epochs() {}
 
 /// Saves the step that was done, and at the end of an epoch the one that comes next.
-pub fn two_meanings(job: &mut KillableJob) -> Result<(), Killed> {
-    // The snapshot says which step was done, so continue with the one after it.
-    let (first_epoch, first_step) = job.load().map_or((0, 0), |(epoch, step)| (epoch, step + 1));
-    for epoch in first_epoch..job.epochs {
-        let begin = if epoch == first_epoch { first_step } else { 0 };
-        for step in begin..job.steps {
-            job.train(epoch, step)?;
-            if (step + 1) % job.save_every == 0 {
-                job.save(epoch, step);
-            }
-        }
-        // The epoch's last steps, too, must be on disk.
-        job.save(epoch + 1, 0);
-    }
-    Ok(())
-}
+#[given]
+#[edit(.unwrap_or((0, 0)) => .map_or((0, 0), |(epoch, step)| (epoch, step + 1)))]
+#[edit(if (step + 1) % job.save_every == 0 { job.save(epoch, step); } =>
+    if (step + 1) % job.save_every == 0 { job.save(epoch, step); }
+    if step + 1 == job.steps { job.save(epoch + 1, 0); }
+)]
+pub fn two_meanings() {}
 
 /// Begins the epoch again in whose middle the snapshot was saved.
 #[edit(let begin = if epoch == first_epoch { first_step } else { 0 }; => let begin = if epoch == first_epoch { 0 * first_step } else { 0 };)]

@@ -68,7 +68,7 @@ fn each_once(case: &Case, orders: &[Vec<usize>]) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each epoch must have an order of its own: not that of another epoch, nor that one from another sample on, nor backwards.
+/// Each epoch must have an order of its own: not another epoch's order, nor that order from another sample on, nor backwards.
 fn differs(case: &Case, orders: &[Vec<usize>]) -> anyhow::Result<()> {
     let pairs = || (0..orders.len()).flat_map(|later| (0..later).map(move |epoch| (epoch, later)));
     let forwards = |order: &[usize]| {

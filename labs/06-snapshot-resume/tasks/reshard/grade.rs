@@ -6,7 +6,7 @@ use anyhow::Result;
 use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, counted, explain, joined};
 use serde::{Deserialize, Serialize};
 
-/// The processes, of which a start uses the first ones.
+/// The processes; a start uses the first ones.
 const RANKS: usize = 3;
 const EPOCHS: u64 = 2;
 const DIVIDE: &str =

@@ -1,7 +1,7 @@
 //! Answers to `reshard`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 
 use crate::snapshots::Run;
 
@@ -15,18 +15,8 @@ fn share(run: &Run, epoch: u64, taken: usize) -> Vec<usize> {
 }
 
 /// The given program: counts steps.
-pub fn steps(run: &mut Run) -> Result<()> {
-    let (first, done) = saved(run);
-    for epoch in first..run.settings.epochs {
-        let share = share(run, epoch, 0);
-        let begin = if epoch == first { done } else { 0 };
-        for (step, batch) in share.chunks(run.settings.batch_size).enumerate().skip(begin) {
-            run.train(epoch, batch)?;
-            run.save(&[epoch, step as u64 + 1]);
-        }
-    }
-    Ok(())
-}
+#[given]
+pub fn steps() {}
 
 /// Counts the samples of one rank.
 pub fn own_samples(run: &mut Run) -> Result<()> {
@@ -157,19 +147,9 @@ pub fn own_batches(run: &mut Run) -> Result<()> {
 }
 
 /// Continues counting where the previous epoch ended.
-pub fn not_reset(run: &mut Run) -> Result<()> {
-    let (first, mut taken) = saved(run);
-    for epoch in first..run.settings.epochs {
-        let left = run.order(epoch).split_off(taken);
-        for step in left.chunks(run.settings.batch_size * run.ranks) {
-            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
-            run.train(epoch, &batch)?;
-            taken += step.len();
-            run.save(&[epoch, taken as u64]);
-        }
-    }
-    Ok(())
-}
+#[edit(let (first, done) => let (first, mut taken))]
+#[edit(let mut taken = if epoch == first { done } else { 0 }; => )]
+pub fn not_reset() {}
 
 /// Right: takes consecutive samples, and saves the position before each step, so that an interrupted step is repeated.
 pub fn before_each_step(run: &mut Run) -> Result<()> {
@@ -227,53 +207,20 @@ pub fn pads(run: &mut Run) -> Result<()> {
 }
 
 /// Lets a rank leave when nothing is left for it in the last step.
-pub fn leaves_early(run: &mut Run) -> Result<()> {
-    let (first, done) = run.snapshot().map_or((0, 0), |numbers| (numbers[0], numbers[1] as usize));
-    for epoch in first..run.settings.epochs {
-        let mut taken = if epoch == first { done } else { 0 };
-        let order = run.order(epoch);
-        let step = run.settings.batch_size * run.ranks;
-        for all in order[taken..].chunks(step) {
-            let Some(own) = all.chunks(run.settings.batch_size).nth(run.rank) else { break };
-            run.train(epoch, own)?;
-            taken += all.len();
-            run.save(&[epoch, taken as u64]);
-        }
-    }
-    Ok(())
-}
+#[edit(let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect(); =>
+    let Some(batch) = step.chunks(run.settings.batch_size).nth(run.rank) else { break };
+)]
+pub fn leaves_early() {}
 
 /// Divides `batch_size` among the ranks, as if it counted the samples of all of them.
-pub fn shared_batch(run: &mut Run) -> Result<()> {
-    let (first, done) = saved(run);
-    for epoch in first..run.settings.epochs {
-        let mut taken = if epoch == first { done } else { 0 };
-        for step in run.order(epoch).split_off(taken).chunks(run.settings.batch_size) {
-            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
-            run.train(epoch, &batch)?;
-            taken += step.len();
-            run.save(&[epoch, taken as u64]);
-        }
-    }
-    Ok(())
-}
+#[edit(run.settings.batch_size * run.ranks => run.settings.batch_size)]
+pub fn shared_batch() {}
 
 /// Adds a whole step also where the last one had fewer samples: the position lies beyond the end of the epoch.
 #[edit(taken += step.len() => taken += run.settings.batch_size * run.ranks)]
 pub fn unclamped() {}
 
 /// Right: the same, but what lies beyond the end is left out.
-pub fn clamped_on_loading(run: &mut Run) -> Result<()> {
-    let (first, done) = saved(run);
-    for epoch in first..run.settings.epochs {
-        let mut taken = if epoch == first { done } else { 0 };
-        let left: Vec<usize> = run.order(epoch).into_iter().skip(taken).collect();
-        for step in left.chunks(run.settings.batch_size * run.ranks) {
-            let batch: Vec<usize> = step.iter().copied().skip(run.rank).step_by(run.ranks).collect();
-            run.train(epoch, &batch)?;
-            taken += run.settings.batch_size * run.ranks;
-            run.save(&[epoch, taken as u64]);
-        }
-    }
-    Ok(())
-}
+#[edit(let left = run.order(epoch).split_off(taken) => let left: Vec<usize> = run.order(epoch).into_iter().skip(taken).collect())]
+#[edit(step.len() => run.settings.batch_size * run.ranks)]
+pub fn clamped_on_loading() {}

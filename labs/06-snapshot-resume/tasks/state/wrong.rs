@@ -3,7 +3,7 @@
 use std::sync::Mutex;
 
 use anyhow::Result;
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 use serde::{Deserialize, Serialize};
 
 const MOMENTUM: f64 = 0.9;
@@ -30,92 +30,29 @@ struct WithRate {
 }
 
 /// The given program: saves only the weights, as `torch.save(model.state_dict())` does.
-pub fn weights(
-    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
-    initial: Vec<f64>,
-    snapshot: Option<&str>,
-    until: u64,
-) -> Result<(Vec<f64>, String)> {
-    let start = Weights { step: 0, weights: initial };
-    let Weights { step, mut weights } = snapshot.map_or(Ok(start), serde_json::from_str)?;
-    let (mut velocity, mut rate) = (vec![0.0; weights.len()], 0.1);
-    for step in step..until {
-        let slope = gradient(step, &weights);
-        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
-            *velocity = MOMENTUM * *velocity + slope;
-            *weight -= rate * *velocity;
-        }
-        rate *= DECAY;
-    }
-    let snapshot = Weights { step: until, weights: weights.clone() };
-    Ok((weights, serde_json::to_string(&snapshot)?))
-}
+#[given]
+#[edit(let start => type Snapshot = Weights; let start)]
+pub fn weights() {}
 
 /// Saves the velocity but not the learning rate.
-pub fn rate_forgotten(
-    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
-    initial: Vec<f64>,
-    snapshot: Option<&str>,
-    until: u64,
-) -> Result<(Vec<f64>, String)> {
-    let start = WithVelocity { step: 0, velocity: vec![0.0; initial.len()], weights: initial };
-    let WithVelocity { step, mut weights, mut velocity } = snapshot.map_or(Ok(start), serde_json::from_str)?;
-    let mut rate = 0.1;
-    for step in step..until {
-        let slope = gradient(step, &weights);
-        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
-            *velocity = MOMENTUM * *velocity + slope;
-            *weight -= rate * *velocity;
-        }
-        rate *= DECAY;
-    }
-    let snapshot = WithVelocity { step: until, weights: weights.clone(), velocity };
-    Ok((weights, serde_json::to_string(&snapshot)?))
-}
+#[edit(let start => type Snapshot = WithVelocity; let mut rate = 0.1; let start)]
+#[edit(rate: 0.1, => )]
+#[edit(mut velocity, mut rate => mut velocity)]
+#[edit(weights.clone(), velocity, rate => weights.clone(), velocity)]
+pub fn rate_forgotten() {}
 
 /// Saves the learning rate but not the velocity.
-pub fn velocity_forgotten(
-    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
-    initial: Vec<f64>,
-    snapshot: Option<&str>,
-    until: u64,
-) -> Result<(Vec<f64>, String)> {
-    let start = WithRate { step: 0, weights: initial, rate: 0.1 };
-    let WithRate { step, mut weights, mut rate } = snapshot.map_or(Ok(start), serde_json::from_str)?;
-    let mut velocity = vec![0.0; weights.len()];
-    for step in step..until {
-        let slope = gradient(step, &weights);
-        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
-            *velocity = MOMENTUM * *velocity + slope;
-            *weight -= rate * *velocity;
-        }
-        rate *= DECAY;
-    }
-    let snapshot = WithRate { step: until, weights: weights.clone(), rate };
-    Ok((weights, serde_json::to_string(&snapshot)?))
-}
+#[edit(let start => type Snapshot = WithRate; let mut velocity = vec![0.0; initial.len()]; let start)]
+#[edit(step: 0, velocity: vec![0.0; initial.len()] => step: 0)]
+#[edit(mut velocity, mut rate => mut rate)]
+#[edit(weights.clone(), velocity, rate => weights.clone(), rate)]
+pub fn velocity_forgotten() {}
 
 /// Writes the snapshot but never reads it, so all steps are repeated.
-pub fn from_the_beginning(
-    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
-    initial: Vec<f64>,
-    _: Option<&str>,
-    until: u64,
-) -> Result<(Vec<f64>, String)> {
-    let start = Weights { step: 0, weights: initial };
-    let Weights { step, mut weights } = start;
-    let (mut velocity, mut rate) = (vec![0.0; weights.len()], 0.1);
-    for step in step..until {
-        let slope = gradient(step, &weights);
-        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
-            *velocity = MOMENTUM * *velocity + slope;
-            *weight -= rate * *velocity;
-        }
-        rate *= DECAY;
-    }
-    let snapshot = Weights { step: until, weights: weights.clone() };
-    Ok((weights, serde_json::to_string(&snapshot)?))
-}
+#[given]
+#[edit(let start => type Snapshot = Weights; let start)]
+#[edit(snapshot.map_or(Ok(start), serde_json::from_str)? => start)]
+pub fn from_the_beginning() {}
 
 /// Right: computes the learning rate from the step instead of saving it.
 pub fn computes_the_rate(
@@ -139,35 +76,8 @@ pub fn computes_the_rate(
 }
 
 /// Saves the rate of the last step, before it falls for the next.
-pub fn rate_behind(
-    gradient: &dyn Fn(u64, &[f64]) -> Vec<f64>,
-    initial: Vec<f64>,
-    snapshot: Option<&str>,
-    until: u64,
-) -> Result<(Vec<f64>, String)> {
-    #[derive(Serialize, Deserialize)]
-    struct Snapshot {
-        step: u64,
-        weights: Vec<f64>,
-        velocity: Vec<f64>,
-        rate: f64,
-    }
-
-    let start = Snapshot { step: 0, velocity: vec![0.0; initial.len()], weights: initial, rate: 0.1 };
-    let Snapshot { step, mut weights, mut velocity, mut rate } = snapshot.map_or(Ok(start), serde_json::from_str)?;
-    for step in step..until {
-        let slope = gradient(step, &weights);
-        for ((weight, velocity), slope) in weights.iter_mut().zip(&mut velocity).zip(slope) {
-            *velocity = MOMENTUM * *velocity + slope;
-            *weight -= rate * *velocity;
-        }
-        if step + 1 < until {
-            rate *= DECAY;
-        }
-    }
-    let snapshot = Snapshot { step: until, weights: weights.clone(), velocity, rate };
-    Ok((weights, serde_json::to_string(&snapshot)?))
-}
+#[edit(rate *= DECAY; => if step + 1 < until { rate *= DECAY; })]
+pub fn rate_behind() {}
 
 /// Saves the velocity in single precision.
 pub fn single_precision(

@@ -15,17 +15,8 @@ pub fn straight(path: &Path, bytes: &[u8]) -> Result<()> {
 }
 
 /// Removes the old snapshot before the new one has its name.
-pub fn removes(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("partial");
-    let mut file = File::create(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    if path.exists() {
-        remove_file(path)?;
-    }
-    rename(&partial, path)?;
-    File::open(path.parent().unwrap())?.sync_all()
-}
+#[edit(rename(&partial, path)?; => if path.exists() { remove_file(path)?; } rename(&partial, path)?;)]
+pub fn removes() {}
 
 /// Gives the temporary file the name of a snapshot.
 #[edit(path.with_file_name(".snapshot.partial") => path.with_extension("new.safetensors"))]
@@ -36,21 +27,12 @@ pub fn named() {}
 pub fn elsewhere() {}
 
 /// Renames the file before its bytes are on disk.
-pub fn unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("partial");
-    write(&partial, bytes)?;
-    rename(&partial, path)?;
-    File::open(path.parent().unwrap())?.sync_all()
-}
+#[edit(file.sync_all()?; => )]
+pub fn unsynced() {}
 
 /// Does not sync the folder.
-pub fn name_unsynced(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = path.with_extension("partial");
-    let mut file = File::create(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    rename(&partial, path)
-}
+#[edit(rename(&partial, path)?; File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all() => rename(&partial, path))]
+pub fn name_unsynced() {}
 
 /// Right: writes in pieces, names the file by process id, and also syncs the folder before the rename.
 pub fn chunks(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -111,16 +93,9 @@ pub fn buffered(path: &Path, bytes: &[u8]) -> Result<()> {
 pub fn folder_above() {}
 
 /// Writes the first snapshot straight: there is no old one to lose.
-pub fn first_straight(path: &Path, bytes: &[u8]) -> Result<()> {
-    let partial = if path.exists() { path.with_extension("part") } else { path.to_owned() };
-    let mut file = File::create(&partial)?;
-    file.write_all(bytes)?;
-    file.sync_all()?;
-    if partial != path {
-        rename(&partial, path)?;
-    }
-    File::open(path.parent().unwrap())?.sync_all()
-}
+#[edit(let partial = path.with_file_name(".snapshot.partial") => let partial = if path.exists() { path.with_file_name(".snapshot.partial") } else { path.to_owned() })]
+#[edit(rename(&partial, path)?; => if partial != path { rename(&partial, path)?; })]
+pub fn first_straight() {}
 
 /// Right: closes the file after the write, opens it again to sync it, and opens the folder first.
 pub fn reopens(path: &Path, bytes: &[u8]) -> Result<()> {

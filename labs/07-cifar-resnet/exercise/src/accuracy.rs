@@ -1,7 +1,7 @@
 //! Task 5: the accuracy of all ranks. Spot the bug.
 //!
 //! After an epoch, each rank has classified its share of the test pictures, batch by batch. Shares and last batches differ in
-//! length, and a share may be empty. The accuracy that is printed, and that decides which model is kept, is that of all
+//! length, and a share may be empty. The accuracy that is printed, and that decides which model is kept, is the accuracy on all
 //! pictures: the right predictions of all ranks divided by the pictures of all ranks. It is the same number on every rank.
 
 use anyhow::Result;

@@ -8,15 +8,8 @@ use lockstep_answers::edit;
 use crate::crop::{Key, Row};
 
 /// Draws from the process's own generator, as torchvision's transforms do.
-pub fn process(picture: &[Vec<u8>], padding: usize, _: Key) -> Vec<Vec<u8>> {
-    let (top, left) = RANDOM.with_borrow_mut(|random| (random.below(2 * padding + 1), random.below(2 * padding + 1)));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit((random.below(2 * padding + 1), random.below(2 * padding + 1)) => RANDOM.with_borrow_mut(|random| (random.below(2 * padding + 1), random.below(2 * padding + 1))))]
+pub fn process() {}
 
 thread_local! {
     static RANDOM: RefCell<KeyedRng> = RefCell::new(KeyedRng::new(&[0]));
@@ -35,105 +28,42 @@ pub fn seedless() {}
 pub fn all_alike() {}
 
 /// Draws the second number without the picture's.
-pub fn half_keyed(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let top = KeyedRng::new(&[key.seed, key.epoch, key.index]).below(2 * padding + 1);
-    let left = KeyedRng::new(&[key.seed, key.epoch]).below(2 * padding + 1);
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit((random.below(2 * padding + 1), random.below(2 * padding + 1)) => (random.below(2 * padding + 1), KeyedRng::new(&[key.seed, key.epoch]).below(2 * padding + 1)))]
+pub fn half_keyed() {}
 
 /// Never begins in the border.
-pub fn never_before(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
-    let (down, right) = (random.below(padding + 1), random.below(padding + 1));
-    let pixel = |y: usize, x: usize| picture.get(y + down)?.get(x + right).copied();
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit((random.below(2 * padding + 1), random.below(2 * padding + 1)) => (padding + random.below(padding + 1), padding + random.below(padding + 1)))]
+pub fn never_before() {}
 
 /// Never draws the last place.
-pub fn one_short(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
-    let (top, left) = (random.below(2 * padding), random.below(2 * padding));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit((random.below(2 * padding + 1), random.below(2 * padding + 1)) => (random.below(2 * padding), random.below(2 * padding)))]
+pub fn one_short() {}
 
 /// Draws one number for both directions.
-pub fn diagonal(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
-    let (top, left) = {
-        let both = random.below(2 * padding + 1);
-        (both, both)
-    };
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit((random.below(2 * padding + 1), random.below(2 * padding + 1)) => { let both = random.below(2 * padding + 1); (both, both) })]
+pub fn diagonal() {}
 
 /// Repeats the edge instead of padding with black.
-pub fn clamped(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed, key.epoch, key.index]);
-    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).saturating_sub(padding), (x + left).saturating_sub(padding));
-        let y = y.min(picture.len() - 1);
-        Some(picture[y][x.min(picture[y].len() - 1)])
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit(((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?) =>
+    ((y + top).saturating_sub(padding).min(picture.len() - 1), (x + left).saturating_sub(padding).min(picture[0].len() - 1))
+)]
+pub fn clamped() {}
 
 /// Adds the parts of the key up, so a picture is cropped like its neighbour in the next epoch.
-pub fn adds_up(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed + key.epoch + key.index]);
-    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit([key.seed, key.epoch, key.index] => [key.seed + key.epoch + key.index])]
+pub fn adds_up() {}
 
 /// Adds the epoch to the seed: a run with the next seed repeats the crops an epoch later.
 #[edit(key.seed, key.epoch => key.seed + key.epoch)]
 pub fn one_stream_a_run() {}
 
 /// Reserves two digits for the picture, which has more.
-pub fn in_digits(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed * 10_000 + key.epoch * 100 + key.index]);
-    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit([key.seed, key.epoch, key.index] => [key.seed * 10_000 + key.epoch * 100 + key.index])]
+pub fn in_digits() {}
 
 /// Joins the parts with an exclusive or.
-pub fn exclusive_or(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.seed ^ key.epoch ^ key.index]);
-    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit([key.seed, key.epoch, key.index] => [key.seed ^ key.epoch ^ key.index])]
+pub fn exclusive_or() {}
 
 /// Right: creates the padded picture and cuts the window out of it.
 pub fn pads_first(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
@@ -149,13 +79,5 @@ pub fn pads_first(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>>
 }
 
 /// Right: one number for all three parts, which no other key has.
-pub fn packed(picture: &[Vec<u8>], padding: usize, key: Key) -> Vec<Vec<u8>> {
-    let mut random = KeyedRng::new(&[key.index << 40 | key.epoch << 20 | key.seed]);
-    let (top, left) = (random.below(2 * padding + 1), random.below(2 * padding + 1));
-    let pixel = |y: usize, x: usize| {
-        let (y, x) = ((y + top).checked_sub(padding)?, (x + left).checked_sub(padding)?);
-        picture.get(y)?.get(x).copied()
-    };
-    let row = |y: usize| (0..picture[y].len()).map(|x| pixel(y, x).unwrap_or(0)).collect();
-    (0..picture.len()).map(row).collect()
-}
+#[edit([key.seed, key.epoch, key.index] => [key.index << 40 | key.epoch << 20 | key.seed])]
+pub fn packed() {}

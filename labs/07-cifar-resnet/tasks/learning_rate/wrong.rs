@@ -37,32 +37,16 @@ pub fn step_early() {}
 pub fn falls() {}
 
 /// Keeps the recipe's rate for a smaller batch.
-pub fn never_below(recipe: Recipe, step: u64) -> f64 {
-    let scale = ((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64).max(1.0);
-    if step >= recipe.warmup {
-        return recipe.rate * scale;
-    }
-    recipe.rate * (1.0 + (scale - 1.0) * step as f64 / recipe.warmup as f64)
-}
+#[edit((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64 => ((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64).max(1.0))]
+pub fn never_below() {}
 
 /// Divides whole numbers, as `//` does in Python.
-pub fn whole_times(recipe: Recipe, step: u64) -> f64 {
-    let scaled = recipe.rate * (recipe.batch_of_rank * recipe.world_size / recipe.batch) as f64;
-    if step >= recipe.warmup || scaled <= recipe.rate {
-        return scaled;
-    }
-    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
-}
+#[edit((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64 => (recipe.batch_of_rank * recipe.world_size / recipe.batch) as f64)]
+pub fn whole_times() {}
 
 /// Divides by the growth of the batch.
-pub fn wrong_way_round(recipe: Recipe, step: u64) -> f64 {
-    let scale = recipe.batch as f64 / (recipe.batch_of_rank * recipe.world_size) as f64;
-    let scaled = recipe.rate * scale;
-    if step >= recipe.warmup || scale <= 1.0 {
-        return scaled;
-    }
-    recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64
-}
+#[edit((recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64 => recipe.batch as f64 / (recipe.batch_of_rank * recipe.world_size) as f64)]
+pub fn wrong_way_round() {}
 
 /// Uses the square root rule.
 #[edit(recipe.rate * scale => recipe.rate * scale.sqrt())]
@@ -73,14 +57,8 @@ pub fn square_root() {}
 pub fn whole_steps() {}
 
 /// Multiplies in each step by the same factor.
-pub fn by_factors(recipe: Recipe, step: u64) -> f64 {
-    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
-    let scaled = recipe.rate * scale;
-    if step >= recipe.warmup || scale <= 1.0 {
-        return scaled;
-    }
-    recipe.rate * scale.powf(step as f64 / recipe.warmup as f64)
-}
+#[edit(recipe.rate + (scaled - recipe.rate) * step as f64 / recipe.warmup as f64 => recipe.rate * scale.powf(step as f64 / recipe.warmup as f64))]
+pub fn by_factors() {}
 
 /// Adds the scaled rate to the recipe's own.
 #[edit((scaled - recipe.rate) * step => scaled * step)]
@@ -91,11 +69,8 @@ pub fn beyond() {}
 pub fn full_early() {}
 
 /// Warms up from a part of the scaled rate, as many schedules do.
-pub fn from_a_part(recipe: Recipe, step: u64) -> f64 {
-    let scale = (recipe.batch_of_rank * recipe.world_size) as f64 / recipe.batch as f64;
-    let scaled = recipe.rate * scale;
-    if step >= recipe.warmup || scale <= 1.0 { scaled } else { scaled * (step + 1) as f64 / recipe.warmup as f64 }
-}
+#[edit(recipe.rate + (scaled - recipe.rate) * step as f64 => scaled * (step + 1) as f64)]
+pub fn from_a_part() {}
 
 /// Right: blends two rates.
 pub fn blends(recipe: Recipe, step: u64) -> f64 {

@@ -19,54 +19,26 @@ pub fn no_new_count() {}
 pub fn adds_up() {}
 
 /// Compares with the previous epoch.
-pub fn against_the_last(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    schedule.best = loss;
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(schedule.best = loss; => )]
+#[edit(if schedule.bad > => schedule.best = loss; if schedule.bad >)]
+pub fn against_the_last() {}
 
 /// Has no threshold.
 #[edit(schedule.best * (1.0 - THRESHOLD) => schedule.best)]
 pub fn any_better() {}
 
 /// Tests whether the loss is worse, which is false for NaN.
-pub fn not_a_number(schedule: &mut Plateau, loss: f64) {
-    if loss >= schedule.best * (1.0 - THRESHOLD) {
-        schedule.bad += 1;
-    } else {
-        schedule.best = loss;
-        schedule.bad = 0;
-    }
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(loss < schedule.best * (1.0 - THRESHOLD) => !(loss >= schedule.best * (1.0 - THRESHOLD)))]
+pub fn not_a_number() {}
 
 /// Subtracts the threshold as an absolute number.
 #[edit(schedule.best * (1.0 - THRESHOLD) => schedule.best - THRESHOLD)]
 pub fn absolute() {}
 
 /// Takes every lower loss as the best one, even one that does not count as better.
-pub fn creeping(schedule: &mut Plateau, loss: f64) {
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.bad = 0;
-    } else {
-        schedule.bad += 1;
-    }
-    schedule.best = schedule.best.min(loss);
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(schedule.best = loss; => )]
+#[edit(if schedule.bad > => schedule.best = schedule.best.min(loss); if schedule.bad >)]
+pub fn creeping() {}
 
 /// Forgets the best loss with each reduction.
 #[edit(*= schedule.factor; => *= schedule.factor; schedule.best = f64::INFINITY;)]
@@ -95,35 +67,12 @@ pub fn counts_after(schedule: &mut Plateau, loss: f64) {
 pub fn divides() {}
 
 /// Leaves out an epoch with a loss of NaN.
-pub fn skips_nan(schedule: &mut Plateau, loss: f64) {
-    if loss.is_nan() {
-        return;
-    }
-    if loss < schedule.best * (1.0 - THRESHOLD) {
-        schedule.best = loss;
-        schedule.bad = 0;
-        return;
-    }
-    schedule.bad += 1;
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(if loss < => if loss.is_nan() { return; } if loss <)]
+pub fn skips_nan() {}
 
 /// Divides the fall by the best loss, which is infinite at first.
-pub fn from_infinity(schedule: &mut Plateau, loss: f64) {
-    if (schedule.best - loss) / schedule.best > THRESHOLD {
-        schedule.best = loss;
-        schedule.bad = 0;
-        return;
-    }
-    schedule.bad += 1;
-    if schedule.bad > schedule.patience {
-        schedule.rate *= schedule.factor;
-        schedule.bad = 0;
-    }
-}
+#[edit(loss < schedule.best * (1.0 - THRESHOLD) => (schedule.best - loss) / schedule.best > THRESHOLD)]
+pub fn from_infinity() {}
 
 /// Takes the part `factor` off the rate.
 #[edit(schedule.rate *= schedule.factor => schedule.rate -= schedule.rate * schedule.factor)]

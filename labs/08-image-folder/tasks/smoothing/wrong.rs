@@ -12,13 +12,9 @@ pub fn divided_twice() {}
 pub fn summed() {}
 
 /// Shares ε among the wrong classes only.
-pub fn others_only(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let each = epsilon / (classes - 1) as f64;
-    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon - each) + each;
-    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
-    of_picture.mean(Kind::Double)
-}
+#[edit(let target => let each = epsilon / (classes - 1) as f64; let target)]
+#[edit((1.0 - epsilon) + epsilon / classes as f64 => (1.0 - epsilon - each) + each)]
+pub fn others_only() {}
 
 /// Does not smooth.
 #[edit(epsilon: f64 => _: f64)]
@@ -30,56 +26,32 @@ pub fn sharp() {}
 pub fn no_minus() {}
 
 /// Computes the softmax by hand, which overflows for large logits.
-pub fn overflows(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
-    let of_picture = -(target * (logits.exp() / logits.exp().sum_dim_intlist(-1, true, Kind::Double)).log())
-        .sum_dim_intlist(-1, false, Kind::Double);
-    of_picture.mean(Kind::Double)
-}
+#[edit(logits.log_softmax(-1, Kind::Double) => (logits.exp() / logits.exp().sum_dim_intlist(-1, true, Kind::Double)).log())]
+pub fn overflows() {}
 
 /// Takes the mean over classes, too.
-pub fn mean_of_classes(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
-    -(target * logits.log_softmax(-1, Kind::Double)).mean(Kind::Double)
-}
+#[edit(.sum_dim_intlist(-1, false, Kind::Double) => )]
+pub fn mean_of_classes() {}
 
 /// Targets 1 − ε and ε / K, which do not add up to 1.
-pub fn no_own_share(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let hot = right.one_hot(classes).to_kind(Kind::Double);
-    let target = &hot * (1.0 - epsilon) + (1.0_f64 - &hot) * (epsilon / classes as f64);
-    -(target * logits.log_softmax(-1, Kind::Double)).sum(Kind::Double) / right.size()[0]
-}
+#[edit((1.0 - epsilon) => (1.0 - epsilon - epsilon / classes as f64))]
+pub fn no_own_share() {}
 
 /// Takes the softmax over the pictures.
 #[edit(-1, Kind::Double => 0, Kind::Double)]
 pub fn across_pictures() {}
 
 /// Adds a constant so that the logarithm stays finite.
-pub fn added_constant(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
-    let logarithms = (logits.softmax(-1, Kind::Double) + 1e-9).log();
-    -(target * logarithms).sum(Kind::Double) / right.size()[0]
-}
+#[edit(logits.log_softmax(-1, Kind::Double) => (logits.softmax(-1, Kind::Double) + 1e-9).log())]
+pub fn added_constant() {}
 
 /// Raises small probabilities so that the logarithm stays finite.
-pub fn clamped(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / classes as f64;
-    let logarithms = logits.softmax(-1, Kind::Double).clamp_min(1e-12).log();
-    -(target * logarithms).sum(Kind::Double) / right.size()[0]
-}
+#[edit(logits.log_softmax(-1, Kind::Double) => logits.softmax(-1, Kind::Double).clamp_min(1e-12).log())]
+pub fn clamped() {}
 
 /// Divides ε by the number of pictures.
-pub fn shared_by_pictures(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let (pictures, classes) = (logits.size()[0], logits.size()[1]);
-    let target = right.one_hot(classes).to_kind(Kind::Double) * (1.0 - epsilon) + epsilon / pictures as f64;
-    let of_picture = -(target * logits.log_softmax(-1, Kind::Double)).sum_dim_intlist(-1, false, Kind::Double);
-    of_picture.mean(Kind::Double)
-}
+#[edit(classes as f64 => logits.size()[0] as f64)]
+pub fn shared_by_pictures() {}
 
 /// Right: blends the plain cross entropy and the mean over all classes.
 pub fn two_terms(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
@@ -95,8 +67,5 @@ pub fn the_librarys(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
 }
 
 /// Takes the logarithm of the softmax, which is 0 for what is very unlikely.
-pub fn log_of_softmax(logits: &Tensor, right: &Tensor, epsilon: f64) -> Tensor {
-    let classes = logits.size()[1];
-    let target = right.one_hot(classes) * (1.0 - epsilon) + epsilon / classes as f64;
-    -(target * logits.softmax(-1, Kind::Double).log()).sum(Kind::Double) / right.size()[0]
-}
+#[edit(logits.log_softmax(-1, Kind::Double) => logits.softmax(-1, Kind::Double).log())]
+pub fn log_of_softmax() {}

@@ -1,55 +1,23 @@
 //! Answers to `two_files`: wrong ones, and unusual right ones.
 
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 
 use crate::job::{Best, Killed, Snapshot, TwoFileJob};
 
 /// The given program: writes the snapshot first and forgets the best accuracy on a resume.
-pub fn given(job: &mut TwoFileJob) -> Result<(), Killed> {
-    let start = job.load_snapshot().map_or(0, |snapshot| snapshot.next_epoch);
-    let mut best: Option<Best> = None;
-    for epoch in start..job.epochs {
-        let accuracy = job.train_and_validate(epoch)?;
-        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
-        if best.is_none_or(|best| accuracy > best.accuracy) {
-            best = Some(Best { epoch, accuracy });
-            job.save_best_model()?;
-        }
-    }
-    Ok(())
-}
+#[given]
+pub fn given() {}
 
 /// Keeps the best accuracy, but a kill between the two files loses the best model.
-pub fn snapshot_first(job: &mut TwoFileJob) -> Result<(), Killed> {
-    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
-    for epoch in start..job.epochs {
-        let accuracy = job.train_and_validate(epoch)?;
-        let better = best.is_none_or(|best| accuracy > best.accuracy);
-        if better {
-            best = Some(Best { epoch, accuracy });
-        }
-        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
-        if better {
-            job.save_best_model()?;
-        }
-    }
-    Ok(())
-}
+#[edit(if best.is_none_or(|best| accuracy > best.accuracy) => let better = best.is_none_or(|best| accuracy > best.accuracy); if better)]
+#[edit(job.save_best_model()?; => )]
+#[edit(job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?; => job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?; if better { job.save_best_model()?; })]
+pub fn snapshot_first() {}
 
 /// Writes the best model first, but puts the previous best epoch into the snapshot.
-pub fn best_of_before(job: &mut TwoFileJob) -> Result<(), Killed> {
-    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
-    for epoch in start..job.epochs {
-        let accuracy = job.train_and_validate(epoch)?;
-        let before = best;
-        if best.is_none_or(|best| accuracy > best.accuracy) {
-            best = Some(Best { epoch, accuracy });
-            job.save_best_model()?;
-        }
-        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best: before })?;
-    }
-    Ok(())
-}
+#[edit(if best => let before = best; if best)]
+#[edit(next_epoch: epoch + 1, best => next_epoch: epoch + 1, best: before)]
+pub fn best_of_before() {}
 
 /// Does not read the best accuracy after a restart.
 #[edit((snapshot.next_epoch, snapshot.best) => (snapshot.next_epoch, None::<Best>))]
@@ -64,59 +32,31 @@ pub fn last_for_best() {}
 pub fn back_to_the_best() {}
 
 /// Writes a snapshot only with a best model, as the tutorial does, so a resume goes back to the best epoch.
-pub fn from_the_best(job: &mut TwoFileJob) -> Result<(), Killed> {
-    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
-    for epoch in start..job.epochs {
-        let accuracy = job.train_and_validate(epoch)?;
-        if best.is_none_or(|best| accuracy > best.accuracy) {
-            best = Some(Best { epoch, accuracy });
-            job.save_best_model()?;
-            job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
-        }
-    }
-    Ok(())
-}
+#[edit(job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?; => )]
+#[edit(job.save_best_model()?; => job.save_best_model()?; job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;)]
+pub fn from_the_best() {}
 
 /// Keeps the last of equal epochs.
 #[edit(accuracy > best.accuracy => accuracy >= best.accuracy)]
 pub fn last_of_equals() {}
 
 /// Writes the best model after every epoch.
-pub fn every_model(job: &mut TwoFileJob) -> Result<(), Killed> {
-    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
-    for epoch in start..job.epochs {
-        let accuracy = job.train_and_validate(epoch)?;
-        if best.is_none_or(|best| accuracy > best.accuracy) {
-            best = Some(Best { epoch, accuracy });
-        }
-        job.save_best_model()?;
-        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
-    }
-    Ok(())
-}
+#[edit(job.save_best_model()?; => )]
+#[edit(job.save_snapshot => job.save_best_model()?; job.save_snapshot)]
+pub fn every_model() {}
 
 /// Puts the epoch that is done into the snapshot, not the next one.
 #[edit(next_epoch: epoch + 1 => next_epoch: epoch)]
 pub fn same_epoch() {}
 
 /// Has nothing to compare the first model with, and does not write it.
-pub fn not_the_first(job: &mut TwoFileJob) -> Result<(), Killed> {
-    let (start, mut best) = job.load_snapshot().map_or((0, None), |snapshot| (snapshot.next_epoch, snapshot.best));
-    for epoch in start..job.epochs {
-        let accuracy = job.train_and_validate(epoch)?;
-        let Some(before) = best else {
-            best = Some(Best { epoch, accuracy });
-            job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
-            continue;
-        };
-        if accuracy > before.accuracy {
-            best = Some(Best { epoch, accuracy });
-            job.save_best_model()?;
-        }
-        job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
-    }
-    Ok(())
-}
+#[edit(if best.is_none_or(|best| accuracy > best.accuracy) => let Some(before) = best else {
+    best = Some(Best { epoch, accuracy });
+    job.save_snapshot(Snapshot { next_epoch: epoch + 1, best })?;
+    continue;
+};
+if accuracy > before.accuracy)]
+pub fn not_the_first() {}
 
 /// Right: with one write more than necessary, a snapshot before the best model and one after it.
 pub fn two_snapshots(job: &mut TwoFileJob) -> Result<(), Killed> {

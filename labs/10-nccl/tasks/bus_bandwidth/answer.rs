@@ -1,6 +1,6 @@
 //! Task 5: bandwidth as nccl-tests counts it.
 //!
-//! Algorithm bandwidth is the size of the operation divided by its time. Bus bandwidth is that of the busiest link, which can be compared
+//! Algorithm bandwidth is the size of the operation divided by its time. Bus bandwidth is the bandwidth of the busiest link, which can be compared
 //! with what the link can do, whatever the collective and the number of ranks.
 
 use serde::{Deserialize, Serialize};

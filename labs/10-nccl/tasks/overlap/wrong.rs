@@ -1,6 +1,7 @@
 //! Answers to `overlap`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
+use lockstep_answers::{edit, given};
 
 use crate::pass::{Pass, Side};
 
@@ -9,87 +10,42 @@ fn optimizer(pass: &Pass) -> Result<()> {
 }
 
 /// The given program: orders nothing.
-pub fn no_event(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        pass.backward(layer)?;
-        pass.all_reduce(layer)?;
-    }
-    optimizer(pass)
-}
+#[given]
+pub fn no_event() {}
 
 /// Lets the optimizer begin before the averages are there.
-pub fn only_first(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        pass.backward(layer)?;
-        let gradient = pass.record(Side::Compute)?;
-        pass.wait(Side::Communication, &gradient)?;
-        pass.all_reduce(layer)?;
-    }
-    optimizer(pass)
-}
+#[edit(let averaged = pass.record(Side::Communication)?; pass.wait(Side::Compute, &averaged)?; => )]
+pub fn only_first() {}
 
 /// Lets the all-reduces begin before the gradients are there.
-pub fn only_second(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        pass.backward(layer)?;
-        pass.all_reduce(layer)?;
-    }
-    let averaged = pass.record(Side::Communication)?;
-    pass.wait(Side::Compute, &averaged)?;
-    optimizer(pass)
-}
+#[edit(let gradient = pass.record(Side::Compute)?; pass.wait(Side::Communication, &gradient)?; => )]
+pub fn only_second() {}
 
 /// Records before the kernel that is to be waited for.
-pub fn too_early(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        let gradient = pass.record(Side::Compute)?;
-        pass.backward(layer)?;
-        pass.wait(Side::Communication, &gradient)?;
-        pass.all_reduce(layer)?;
-    }
-    let averaged = pass.record(Side::Communication)?;
-    pass.wait(Side::Compute, &averaged)?;
-    optimizer(pass)
-}
+#[edit(pass.backward(layer)?; let gradient = pass.record(Side::Compute)?; => let gradient = pass.record(Side::Compute)?; pass.backward(layer)?;)]
+pub fn too_early() {}
 
 /// Lets the host wait.
-pub fn host_waits(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        pass.backward(layer)?;
-        pass.synchronize(Side::Compute)?;
-        pass.all_reduce(layer)?;
-    }
-    pass.synchronize(Side::Communication)?;
-    optimizer(pass)
-}
+#[edit(let gradient = pass.record(Side::Compute)?; pass.wait(Side::Communication, &gradient)?; => pass.synchronize(Side::Compute)?;)]
+#[edit(let averaged = pass.record(Side::Communication)?; pass.wait(Side::Compute, &averaged)?; => pass.synchronize(Side::Communication)?;)]
+pub fn host_waits() {}
 
 /// Lets each backward pass wait for the all-reduce before it.
-pub fn in_turns(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        pass.backward(layer)?;
-        let gradient = pass.record(Side::Compute)?;
-        pass.wait(Side::Communication, &gradient)?;
-        pass.all_reduce(layer)?;
-        let averaged = pass.record(Side::Communication)?;
-        pass.wait(Side::Compute, &averaged)?;
-    }
-    optimizer(pass)
-}
+#[edit(let averaged = pass.record(Side::Communication)?; pass.wait(Side::Compute, &averaged)?; => )]
+#[edit(pass.all_reduce(layer)?; => pass.all_reduce(layer)?; let averaged = pass.record(Side::Communication)?; pass.wait(Side::Compute, &averaged)?;)]
+pub fn in_turns() {}
 
 /// Lets all all-reduces wait for the last backward pass.
-pub fn after_all(pass: &Pass) -> Result<()> {
-    for layer in pass.layers() {
-        pass.backward(layer)?;
-    }
+#[edit(let gradient = pass.record(Side::Compute)?; pass.wait(Side::Communication, &gradient)?; pass.all_reduce(layer)?; => )]
+#[edit(let averaged =>
     let gradients = pass.record(Side::Compute)?;
     pass.wait(Side::Communication, &gradients)?;
     for layer in pass.layers() {
         pass.all_reduce(layer)?;
     }
-    let averaged = pass.record(Side::Communication)?;
-    pass.wait(Side::Compute, &averaged)?;
-    optimizer(pass)
-}
+    let averaged
+)]
+pub fn after_all() {}
 
 /// Makes the optimizer wait for an event before the last all-reduce.
 pub fn before_the_last(pass: &Pass) -> Result<()> {
@@ -104,7 +60,7 @@ pub fn before_the_last(pass: &Pass) -> Result<()> {
     pass.layers().try_for_each(|layer| pass.optimizer(layer))
 }
 
-/// Right: gives all kernels to the device first, and then the all-reduces, of which each waits for its own layer.
+/// Right: gives all kernels to the device first, and then the all-reduces: each waits for its own layer.
 pub fn kernels_first(pass: &Pass) -> Result<()> {
     let mut gradients = Vec::new();
     for layer in pass.layers() {

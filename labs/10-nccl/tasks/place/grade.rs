@@ -32,7 +32,7 @@ struct Machine {
 struct Ring {
     order: Vec<usize>,
     hops: [Link; GPUS],
-    /// Without the one that closes it.
+    /// Without the link that closes the ring.
     chain: [Link; GPUS - 1],
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     all.iter().try_for_each(|(machine, found)| check(machine, found, &all))
 }
 
-/// A machine on which common mistakes show. Which of them gives a ring that no other one does, depends on its number.
+/// A machine on which common mistakes show. Which mistake gives a ring that no other gives depends on the machine's number.
 fn draw(random: &mut Inputs, number: usize) -> Machine {
     loop {
         let mut links = vec![vec![Link::Nv; GPUS]; GPUS];
@@ -96,7 +96,7 @@ impl Ring {
         (self.hops[0], self.hops.iter().filter(|hop| **hop == self.hops[0]).count())
     }
 
-    /// Of the places in the list of all kinds, of which some are not drawn.
+    /// The sum of the hops' indices in the list of all kinds; some kinds are not drawn.
     fn sum(&self) -> usize {
         self.hops.iter().map(|hop| [0, 1, 3, 5][*hop as usize]).sum()
     }

@@ -1,6 +1,6 @@
 //! Task 2: a ring that does not wait for itself.
 //!
-//! Each rank sends its elements to the next rank and receives those of the previous one. A send ends when its receive has begun, and work
+//! Each rank sends its elements to the next rank and receives the previous rank's. A send ends when its receive has begun, and work
 //! on a stream runs in order.
 
 use anyhow::Result;

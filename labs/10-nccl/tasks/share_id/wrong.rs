@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Context, Result};
 use c10d::Store;
+use lockstep_answers::edit;
 use lockstep_gpu::UniqueId;
 
 fn parsed(bytes: &[u8]) -> Result<UniqueId> {
@@ -34,13 +35,8 @@ pub fn newest_counts(store: &Store, rank: usize, _: usize) -> Result<UniqueId> {
 }
 
 /// Looks for a key with its own rank, which is never set.
-pub fn own_key(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
-    let key = format!("id {number} of rank {rank}");
-    if rank == 0 {
-        store.set(&key, UniqueId::new()?.bytes())?;
-    }
-    parsed(&store.get(&key)?)
-}
+#[edit("unique id {number}" => "unique id {number} of rank {rank}")]
+pub fn own_key() {}
 
 /// Sends the bytes up to the first zero, as if they were a C string.
 pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
@@ -55,24 +51,16 @@ pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
 }
 
 /// Sends the bytes as UTF-8, which replaces invalid ones.
-pub fn as_utf8(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
-    let key = format!("id {number}");
-    if rank == 0 {
-        store.set(&key, String::from_utf8_lossy(UniqueId::new()?.bytes()).as_bytes())?;
-    }
-    parsed(&store.get(&key)?)
-}
+#[edit(UniqueId::new()?.bytes() => String::from_utf8_lossy(UniqueId::new()?.bytes()).as_bytes())]
+pub fn as_utf8() {}
 
 /// Sleeps for a time in which the other rank will have written the id.
-pub fn sleeps(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
-    let key = format!("id {number}");
-    if rank == 0 {
-        store.set(&key, UniqueId::new()?.bytes())?;
-    }
+#[edit(UniqueId::from_bytes =>
     std::thread::sleep(std::time::Duration::from_millis(100));
     anyhow::ensure!(store.check(&[&key])?, "rank 0 has written no id");
-    parsed(&store.get(&key)?)
-}
+    UniqueId::from_bytes
+)]
+pub fn sleeps() {}
 
 /// Tidies up: a rank that has read the id deletes the key.
 pub fn reads_once(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
@@ -88,14 +76,11 @@ pub fn reads_once(store: &Store, rank: usize, number: usize) -> Result<UniqueId>
 }
 
 /// Numbers the keys by the calls, not by the communicators.
-pub fn counts_calls(store: &Store, rank: usize, _: usize) -> Result<UniqueId> {
+#[edit(let key = format!("unique id {number}") =>
     static CALLS: AtomicUsize = AtomicUsize::new(0);
-    let key = format!("id {}", CALLS.fetch_add(1, Ordering::Relaxed));
-    if rank == 0 {
-        store.set(&key, UniqueId::new()?.bytes())?;
-    }
-    parsed(&store.get(&key)?)
-}
+    let key = format!("id {}", CALLS.fetch_add(1, Ordering::Relaxed))
+)]
+pub fn counts_calls() {}
 
 /// Right: rank 1 makes it and keeps it, and the others read it.
 pub fn rank_1_makes(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {

@@ -2,7 +2,7 @@
 //!
 //! The counters come from runs on 4 to 6 ranks that are slower than they could be, for one of three reasons: the program exchanges more
 //! than gradients in each step, one rank has a slow loader, or one rank is a straggler. All ranks take the same time for a step, whichever
-//! is slow: the fast ones wait for the others in their all-reduce. The network may be slow in any of them. The last three runs are real
+//! is slow: the fast ones wait for the others in their all-reduce. The network may be slow in any run. The last three runs are real
 //! ones of this lab.
 
 use serde::{Deserialize, Serialize};

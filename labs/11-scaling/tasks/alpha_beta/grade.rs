@@ -1,5 +1,5 @@
 //! Grades `alpha_beta`: times of three networks, with noise and one size at which the model does not hold, and backward passes that hide a
-//! bucket or none. Each size is that one in some case, so an answer that always trusts the same sizes fails.
+//! bucket or none. Each size is off in some case, so an answer that always trusts the same sizes fails.
 
 use lockstep_grading::{Claim, Inputs, Runner, causes, table};
 use serde::{Deserialize, Serialize};

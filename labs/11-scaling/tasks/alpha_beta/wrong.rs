@@ -1,6 +1,7 @@
 //! Answers to `alpha_beta`: wrong ones, and an unusual right one.
 
 use anyhow::Result;
+use lockstep_answers::edit;
 
 use crate::alpha_beta::{Measured, Plan};
 
@@ -14,17 +15,6 @@ fn fit(times: &Times, weight: fn(f64) -> f64) -> (f64, f64) {
     ((t * nn - nt * n) / determinant, (nt * one - t * n) / determinant)
 }
 
-fn relative(times: &Times) -> (f64, f64) {
-    fit(times, |time| 1.0 / (time * time))
-}
-
-fn without_worst(times: &Times) -> (f64, f64) {
-    let (alpha, beta) = relative(times);
-    let error = |(bytes, time): &(f64, f64)| ((alpha + beta * bytes) / time - 1.0).abs();
-    let worst = times.iter().map(error).fold(0.0, f64::max);
-    relative(&times.iter().filter(|sample| error(sample) < worst).copied().collect::<Vec<_>>())
-}
-
 fn plan(measured: &Measured, (alpha, beta): (f64, f64)) -> Plan {
     let gain = measured.backward / measured.gradients - beta;
     Plan { alpha, beta, bucket: (gain > 0.0).then(|| alpha / gain) }
@@ -36,9 +26,8 @@ pub fn absolute(measured: &Measured) -> Result<Plan> {
 }
 
 /// Keeps the size at which the model does not hold.
-pub fn all_sizes(measured: &Measured) -> Result<Plan> {
-    Ok(plan(measured, relative(&measured.times)))
-}
+#[edit(let (alpha, beta) = fit(&others); => )]
+pub fn all_sizes() {}
 
 /// Draws the line through the first and the last time.
 pub fn two_points(measured: &Measured) -> Result<Plan> {
@@ -49,35 +38,24 @@ pub fn two_points(measured: &Measured) -> Result<Plan> {
 }
 
 /// Takes the size at which transfer takes as long as latency.
-pub fn half_size(measured: &Measured) -> Result<Plan> {
-    let (alpha, beta) = without_worst(&measured.times);
-    Ok(Plan { bucket: Some(alpha / beta), ..plan(measured, (alpha, beta)) })
-}
+#[edit((gain > 0.0).then(|| alpha / gain) => Some(alpha / beta))]
+pub fn half_size() {}
 
 /// Forgets that bytes take time, too.
-pub fn free_bytes(measured: &Measured) -> Result<Plan> {
-    let (alpha, beta) = without_worst(&measured.times);
-    Ok(Plan { bucket: Some(alpha * measured.gradients / measured.backward), ..plan(measured, (alpha, beta)) })
-}
+#[edit((gain > 0.0).then(|| alpha / gain) => Some(alpha * measured.gradients / measured.backward))]
+pub fn free_bytes() {}
 
 /// Names a bucket even if none is hidden.
-pub fn always(measured: &Measured) -> Result<Plan> {
-    let (alpha, beta) = without_worst(&measured.times);
-    let found = plan(measured, (alpha, beta));
-    Ok(Plan { bucket: found.bucket.or(Some(measured.gradients)), ..found })
-}
+#[edit((gain > 0.0).then(|| alpha / gain) => (gain > 0.0).then(|| alpha / gain).or(Some(measured.gradients)))]
+pub fn always() {}
 
 /// Names no bucket that is larger than all gradients.
-pub fn no_more_than_there_is(measured: &Measured) -> Result<Plan> {
-    let found = plan(measured, without_worst(&measured.times));
-    Ok(Plan { bucket: found.bucket.filter(|bytes| *bytes <= measured.gradients), ..found })
-}
+#[edit((gain > 0.0).then(|| alpha / gain) => (gain > 0.0).then(|| alpha / gain).filter(|bytes| *bytes <= measured.gradients))]
+pub fn no_more_than_there_is() {}
 
 /// Names at most a bucket of all gradients.
-pub fn all_at_most(measured: &Measured) -> Result<Plan> {
-    let found = plan(measured, without_worst(&measured.times));
-    Ok(Plan { bucket: found.bucket.map(|bytes| bytes.min(measured.gradients)), ..found })
-}
+#[edit((gain > 0.0).then(|| alpha / gain) => (gain > 0.0).then(|| measured.gradients.min(alpha / gain)))]
+pub fn all_at_most() {}
 
 /// Right: medians instead of least squares.
 pub fn median_of_slopes(measured: &Measured) -> Result<Plan> {

@@ -83,7 +83,7 @@ fn sums(gradients: &[Vec<f64>]) -> Vec<f64> {
     (0..COUNT).map(|at| gradients.iter().map(|of| of[at]).sum()).collect()
 }
 
-/// Returns true if no number differs by more than this part of the right one.
+/// Returns true if no number differs by more than this part of its value.
 fn near(right: &[f64], found: &[f64], part: f64) -> bool {
     right.len() == found.len()
         && right.iter().zip(found).all(|(right, found)| (right - found).abs() <= part * right.abs())

@@ -269,7 +269,7 @@ fn norm(matrix: &Matrix) -> f64 {
     dot(&matrix.concat(), &matrix.concat()).sqrt()
 }
 
-/// Gram and Schmidt's columns: they span what those of a QR decomposition do, so the results are the same.
+/// Gram and Schmidt's columns: they span the same space as a QR decomposition's columns, so the results are the same.
 fn orthonormal(matrix: Matrix) -> Matrix {
     let mut columns: Vec<Vec<f64>> = Vec::new();
     for mut column in transposed(&matrix) {

@@ -1,4 +1,4 @@
-//! Grades `read_trace`: traces of a step of several ranks, of which one comes last: it computes for longer, or begins later.
+//! Grades `read_trace`: traces of a step on several ranks. One rank comes last: it computes for longer, or begins later.
 
 use lockstep_grading::{Claim, Inputs, Numbers, Runner, causes, close};
 use serde::Deserialize;

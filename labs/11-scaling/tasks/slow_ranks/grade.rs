@@ -53,7 +53,7 @@ const RUNS: [Kind; 6] = [
     Kind { cause: Cause::Straggler, longer: FAR, exchange: FAST },
 ];
 
-/// What the lab has printed on four ranks, of which the last was slow: `scripts/record.py` runs it with each of its flags.
+/// What the lab has printed on four ranks, the last of them slow: `scripts/record.py` runs it with each of its flags.
 const RECORDED: [(Cause, &str); 3] = [
     (Cause::Logging, include_str!("../../../../book/src/recorded/lab-11-log.txt")),
     (Cause::Loader, include_str!("../../../../book/src/recorded/lab-11-loader.txt")),

@@ -36,7 +36,7 @@ pub fn lost_efficiency(times: &Times, ranks: usize) -> Result<SpeedUp> {
     Ok(with(1.0 - right.efficiency, right.efficiency, ranks))
 }
 
-/// Treats the first time as that of one rank.
+/// Treats the first time as one rank's time.
 pub fn first_is_one(times: &Times, ranks: usize) -> Result<SpeedUp> {
     let (first, (most, time)) = (times[0].1, times[times.len() - 1]);
     let speed = first / time;

@@ -2,6 +2,7 @@
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
+use lockstep_answers::{edit, given};
 use tch::Tensor;
 
 use crate::layers::Weight;
@@ -19,32 +20,19 @@ fn gathered(group: &ProcessGroup, part: &Tensor) -> Result<Tensor> {
     Ok(Tensor::cat(&all, 1))
 }
 
-fn summed(group: &ProcessGroup, mut part: Tensor) -> Result<Tensor> {
-    group.all_reduce(&mut part, ReduceOp::Sum)?;
-    Ok(part)
-}
-
 /// The given program: row-wise, then column-wise.
-pub fn row_column(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, part, _) = parts(group, x, first);
-    let partial_sum = x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr());
-    let mine = summed(group, partial_sum)?.relu().matmul(&second.rows(rank * part, part).tr());
-    gathered(group, &mine)
-}
+#[given]
+pub fn row_column() {}
 
 /// Applies the ReLU to the partial sums of a row-wise layer.
-pub fn relu_of_parts(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, part, _) = parts(group, x, first);
-    let partial_sum = x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr());
-    summed(group, partial_sum.relu().matmul(&second.rows(0, second.size()[0]).tr()))
-}
+#[edit(inner / ranks => features / ranks)]
+#[edit(x.matmul(&first.rows(rank * part, part).tr()) => x.narrow(1, rank * part, part).matmul(&first.columns(rank * part, part).tr()))]
+#[edit(second.columns(rank * part, part) => second.rows(0, features))]
+pub fn relu_of_parts() {}
 
 /// Leaves out the all-reduce.
-pub fn no_sum(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, _, part) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
-    Ok(hidden.matmul(&second.columns(rank * part, part).tr()))
-}
+#[edit(group.all_reduce(&mut sum, ReduceOp::Sum)?; => )]
+pub fn no_sum() {}
 
 /// Gathers the outputs of the first layer, for a second layer that is divided by rows.
 pub fn gathers_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
@@ -54,78 +42,52 @@ pub fn gathers_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second:
 }
 
 /// Takes both weights whole.
-pub fn takes_all(_: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let hidden = x.matmul(&first.rows(0, first.size()[0]).tr()).relu();
-    Ok(hidden.matmul(&second.rows(0, second.size()[0]).tr()))
-}
+#[edit(first.rows(rank * part, part) => first.rows(0, inner))]
+#[edit(second.columns(rank * part, part) => second.rows(0, features))]
+#[edit(group.all_reduce(&mut sum, ReduceOp::Sum)?; => )]
+pub fn takes_all() {}
 
 /// Takes the next rank's columns of the second weight.
-pub fn other_columns(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (ranks, rank, _, part) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
-    summed(group, hidden.matmul(&second.columns((rank + 1) % ranks * part, part).tr()))
-}
+#[edit(second.columns(rank * part, part) => second.columns((rank + 1) % ranks * part, part))]
+pub fn other_columns() {}
 
 /// Averages, as with gradients.
-pub fn averages(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (ranks, rank, _, part) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
-    Ok(summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))? / ranks)
-}
+#[edit(Ok(sum) => Ok(sum / ranks))]
+pub fn averages() {}
 
 /// Applies the ReLU after the second layer.
-pub fn relu_at_the_end(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, _, part) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr());
-    Ok(summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))?.relu())
-}
+#[edit(.relu() => )]
+#[edit(Ok(sum) => Ok(sum.relu()))]
+pub fn relu_at_the_end() {}
 
 /// Sums the outputs of the first layer, although no rank needs another's part.
-pub fn sums_between(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, _, part) = parts(group, x, first);
-    let hidden = Tensor::zeros([x.size()[0], first.size()[0]], (x.kind(), x.device()));
-    hidden.narrow(1, rank * part, part).copy_(&x.matmul(&first.rows(rank * part, part).tr()).relu());
-    let mine = summed(group, hidden)?.narrow(1, rank * part, part);
-    summed(group, mine.matmul(&second.columns(rank * part, part).tr()))
-}
+#[edit(let mut sum =>
+    let mut all = Tensor::zeros([x.size()[0], inner], (x.kind(), x.device()));
+    all.narrow(1, rank * part, part).copy_(&hidden);
+    group.all_reduce(&mut all, ReduceOp::Sum)?;
+    let hidden = all.narrow(1, rank * part, part);
+    let mut sum
+)]
+pub fn sums_between() {}
 
 /// Takes f/p outputs of the first layer.
-pub fn parts_of_f(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, part, _) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
-    summed(group, hidden.matmul(&second.columns(rank * part, part).tr()))
-}
+#[edit(inner / ranks => features / ranks)]
+pub fn parts_of_f() {}
 
 /// Reduces to rank 0.
-pub fn on_rank_0(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, _, part) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr()).relu();
-    let mut y = hidden.matmul(&second.columns(rank * part, part).tr());
-    group.reduce(&mut y, c10d::Rank::ZERO, ReduceOp::Sum)?;
-    Ok(y)
-}
+#[edit(group.all_reduce(&mut sum, ReduceOp::Sum) => group.reduce(&mut sum, c10d::Rank::ZERO, ReduceOp::Sum))]
+pub fn on_rank_0() {}
 
 /// Applies the ReLU to the partial sums of y.
-pub fn relu_of_summands(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (_, rank, _, part) = parts(group, x, first);
-    let hidden = x.matmul(&first.rows(rank * part, part).tr());
-    summed(group, hidden.matmul(&second.columns(rank * part, part).tr()).relu())
-}
+#[edit(.relu() => )]
+#[edit(hidden.matmul(&second.columns(rank * part, part).tr()) => hidden.matmul(&second.columns(rank * part, part).tr()).relu())]
+pub fn relu_of_summands() {}
 
 /// Right: the parts in the ranks' reverse order.
-pub fn mirrored(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (ranks, rank, _, part) = parts(group, x, first);
-    let from = (ranks - 1 - rank) * part;
-    let hidden = x.matmul(&first.rows(from, part).tr()).relu();
-    summed(group, hidden.matmul(&second.columns(from, part).tr()))
-}
+#[edit(let part => let rank = ranks - 1 - rank; let part)]
+pub fn mirrored() {}
 
 /// Right: every p-th output of the first layer.
-pub fn interleaved(group: &ProcessGroup, x: &Tensor, first: &Weight, second: &Weight) -> Result<Tensor> {
-    let (ranks, rank, _, part) = parts(group, x, first);
-    let places: Vec<i64> = (0..part).map(|turn| turn * ranks + rank).collect();
-    let rows: Vec<Tensor> = places.iter().map(|place| first.rows(*place, 1)).collect();
-    let columns: Vec<Tensor> = places.iter().map(|place| second.columns(*place, 1)).collect();
-    let hidden = x.matmul(&Tensor::cat(&rows, 0).tr()).relu();
-    summed(group, hidden.matmul(&Tensor::cat(&columns, 1).tr()))
-}
+#[edit(first.rows(rank * part, part) => Tensor::cat(&(0..part).map(|turn| first.rows(turn * ranks + rank, 1)).collect::<Vec<_>>(), 0))]
+#[edit(second.columns(rank * part, part) => Tensor::cat(&(0..part).map(|turn| second.columns(turn * ranks + rank, 1)).collect::<Vec<_>>(), 1))]
+pub fn interleaved() {}

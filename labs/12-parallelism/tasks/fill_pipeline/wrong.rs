@@ -2,25 +2,12 @@
 
 use anyhow::Result;
 use lockstep::parallel::Action::{self, Backward, Forward};
+use lockstep_answers::edit;
 
 type Filled = (Vec<Vec<Action>>, f64);
 
 fn bubble(stages: usize, micro_batches: usize) -> f64 {
     (stages - 1) as f64 / (micro_batches + stages - 1) as f64
-}
-
-/// Takes turns after this many forward passes of each stage.
-fn after(stages: usize, micro_batches: usize, warm_up: impl Fn(usize) -> usize) -> Vec<Vec<Action>> {
-    let stage = |stage| {
-        let warm_up = warm_up(stage).min(micro_batches);
-        let mut actions: Vec<_> = (0..warm_up).map(Forward).collect();
-        for turn in 0..micro_batches {
-            actions.extend((warm_up + turn < micro_batches).then(|| Forward(warm_up + turn)));
-            actions.push(Backward(turn));
-        }
-        actions
-    };
-    (0..stages).map(stage).collect()
 }
 
 /// The given table: all forward, then all backward.
@@ -30,31 +17,28 @@ pub fn gpipe(stages: usize, micro_batches: usize) -> Result<Filled> {
 }
 
 /// Takes turns from the beginning.
-pub fn no_warm_up(stages: usize, micro_batches: usize) -> Result<Filled> {
-    Ok((after(stages, micro_batches, |_| 0), bubble(stages, micro_batches)))
-}
+#[edit((stages - 1 - stage).min(micro_batches) => 0)]
+pub fn no_warm_up() {}
 
 /// All stages begin as the first does.
-pub fn same_warm_up(stages: usize, micro_batches: usize) -> Result<Filled> {
-    Ok((after(stages, micro_batches, |_| stages - 1), bubble(stages, micro_batches)))
-}
+#[edit(stages - 1 - stage => stages - 1)]
+pub fn same_warm_up() {}
 
 /// One forward pass more than needed.
-pub fn one_too_many(stages: usize, micro_batches: usize) -> Result<Filled> {
-    Ok((after(stages, micro_batches, |stage| stages - stage), bubble(stages, micro_batches)))
-}
+#[edit(stages - 1 - stage => stages - stage)]
+pub fn one_too_many() {}
 
 /// The last stage takes the micro-batches in another order.
-pub fn reversed_last(stages: usize, micro_batches: usize) -> Result<Filled> {
-    let mut table = after(stages, micro_batches, |stage| stages - 1 - stage);
-    table[stages - 1] = (0..micro_batches).rev().flat_map(|turn| [Forward(turn), Backward(turn)]).collect();
-    Ok((table, bubble(stages, micro_batches)))
-}
+#[edit(let bubble =>
+    let backwards = (0..micro_batches).rev().flat_map(|turn| [Action::Forward(turn), Action::Backward(turn)]);
+    table[stages - 1] = backwards.collect();
+    let bubble
+)]
+pub fn reversed_last() {}
 
 /// Divides by the time of work alone.
-pub fn of_the_work(stages: usize, micro_batches: usize) -> Result<Filled> {
-    Ok((after(stages, micro_batches, |stage| stages - 1 - stage), (stages - 1) as f64 / micro_batches as f64))
-}
+#[edit((micro_batches + stages - 1) as f64 => micro_batches as f64)]
+pub fn of_the_work() {}
 
 /// Begins with a forward pass for each later stage, whether there are as many micro-batches or not.
 pub fn as_many_as_stages(stages: usize, micro_batches: usize) -> Result<Filled> {
@@ -69,27 +53,26 @@ pub fn as_many_as_stages(stages: usize, micro_batches: usize) -> Result<Filled> 
 }
 
 /// Goes back before it goes forward, and so begins with one forward pass less.
-pub fn one_too_few(stages: usize, micro_batches: usize) -> Result<Filled> {
-    Ok((after(stages, micro_batches, |stage| (stages - 1 - stage).saturating_sub(1)), bubble(stages, micro_batches)))
-}
+#[edit((stages - 1 - stage) => (stages - 1 - stage).saturating_sub(1))]
+pub fn one_too_few() {}
 
 /// Begins with micro-batches that do not exist.
 pub fn more_than_there_are(stages: usize, micro_batches: usize) -> Result<Filled> {
-    let mut table = after(stages, micro_batches, |stage| stages - 1 - stage);
+    let (mut table, bubble) = crate::fill_pipeline::fill_pipeline(stages, micro_batches)?;
     for (stage, actions) in table.iter_mut().enumerate() {
         let more = (micro_batches..stages - 1 - stage).map(Forward);
         actions.splice(micro_batches.min(actions.len())..micro_batches.min(actions.len()), more);
     }
-    Ok((table, bubble(stages, micro_batches)))
+    Ok((table, bubble))
 }
 
 /// Right: counts the bubble, in turns of all stages.
-pub fn counts(stages: usize, micro_batches: usize) -> Result<Filled> {
-    let table = after(stages, micro_batches, |stage| stages - 1 - stage);
+#[edit(let bubble = (stages - 1) as f64 / (micro_batches + stages - 1) as f64 =>
     let turns = 2 * (micro_batches + stages - 1);
     let work: usize = table.iter().map(Vec::len).sum();
-    Ok((table, (stages * turns - work) as f64 / (stages * turns) as f64))
-}
+    let bubble = (stages * turns - work) as f64 / (stages * turns) as f64
+)]
+pub fn counts() {}
 
 /// Right: fills the table turn by turn, with a backward pass wherever there can be one.
 pub fn greedy(stages: usize, micro_batches: usize) -> Result<Filled> {

@@ -48,13 +48,13 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 #[derive(Clone, Copy, PartialEq)]
 enum Way {
     Right,
-    /// That of the unit's inputs is put in the place of that of its outputs before the weight's is computed from it.
+    /// The inputs' gradient replaces the outputs' gradient before the weight's gradient is computed.
     InputsFirst,
     /// The unit's outputs are in the place of its inputs.
     OfOutputs,
-    /// The first unit's inputs are those of all.
+    /// All units get the first unit's inputs.
     FirstInputs,
-    /// That of the last outputs is that of all outputs.
+    /// All units get the gradient of the last outputs.
     Unchanged,
 }
 

@@ -1,7 +1,7 @@
 //! Answers to `free_units`: wrong ones, and unusual right ones.
 
 use anyhow::Result;
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 use tch::Tensor;
 
 use crate::layers::Unit;
@@ -18,23 +18,6 @@ fn forward(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<(Vec<Tens
     Ok((inputs, x - targets))
 }
 
-/// The backward pass: `step` turns a unit, its inputs and the gradient of its outputs into the rank's rows and the gradient of its inputs.
-fn backward(
-    units: &[Unit<'_>],
-    inputs: &[Tensor],
-    mut of_outputs: Tensor,
-    step: impl Fn(&Unit<'_>, &Tensor, &Tensor) -> Result<(Tensor, Tensor)>,
-) -> Result<Vec<Tensor>> {
-    let mut gradients = Vec::new();
-    for (unit, x) in units.iter().zip(inputs).rev() {
-        let (rows, of_inputs) = step(unit, x, &of_outputs)?;
-        gradients.push(rows);
-        of_outputs = of_inputs;
-    }
-    gradients.reverse();
-    Ok(gradients)
-}
-
 /// Both gradients of a unit that is whole; then it is freed.
 fn both(unit: &Unit<'_>, x: &Tensor, of_outputs: &Tensor) -> Result<(Tensor, Tensor)> {
     let (of_weight, of_inputs) = (unit.weight_gradient(x, of_outputs), unit.input_gradient(of_outputs));
@@ -48,140 +31,67 @@ fn gathered(unit: &Unit<'_>, x: &Tensor, of_outputs: &Tensor) -> Result<(Tensor,
 }
 
 /// The given program: frees a unit before it computes the gradient of its inputs.
-pub fn before_inputs(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        let rows = unit.reduce(unit.weight_gradient(x, of_outputs))?;
-        unit.free();
-        Ok((rows, unit.input_gradient(of_outputs)))
-    })
-}
+#[given]
+pub fn before_inputs() {}
 
 /// Gathers nothing in the backward pass.
-pub fn gathers_once(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, both)
-}
+#[edit(unit.gather()?; let of_weight => let of_weight)]
+pub fn gathers_once() {}
 
 /// Frees a unit before its forward pass.
-pub fn before_forward(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (mut inputs, mut x) = (Vec::new(), x.shallow_clone());
-    for unit in units {
-        unit.gather()?;
-        unit.free();
-        let y = unit.forward(&x);
-        inputs.push(std::mem::replace(&mut x, y));
-    }
-    backward(units, &inputs, x - targets, gathered)
-}
+#[edit(let y = unit.forward(&x); unit.free(); => unit.free(); let y = unit.forward(&x);)]
+pub fn before_forward() {}
 
 /// Frees nothing between the passes.
-pub fn keeps_all(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (mut inputs, mut x) = (Vec::new(), x.shallow_clone());
-    for unit in units {
-        unit.gather()?;
-        let y = unit.forward(&x);
-        inputs.push(std::mem::replace(&mut x, y));
-    }
-    backward(units, &inputs, x - targets, both)
-}
+#[edit(unit.free(); inputs.push => inputs.push)]
+#[edit(unit.gather()?; let of_weight => let of_weight)]
+pub fn keeps_all() {}
 
 /// Frees nothing in the backward pass.
-pub fn never_again(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        Ok((unit.reduce(unit.weight_gradient(x, of_outputs))?, unit.input_gradient(of_outputs)))
-    })
-}
+#[edit(unit.free(); gradients.push => gradients.push)]
+pub fn never_again() {}
 
-/// Replaces the gradient of the outputs by that of the inputs before it computes the weight's.
-pub fn inputs_first(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        let of_outputs = unit.input_gradient(of_outputs);
-        unit.free();
-        Ok((unit.reduce(unit.weight_gradient(x, &of_outputs))?, of_outputs))
-    })
-}
+/// Replaces the outputs' gradient by the inputs' gradient before it computes the weight's.
+#[edit(let of_weight = unit.weight_gradient(x, &of_outputs); => )]
+#[edit(unit.reduce(of_weight) => unit.reduce(unit.weight_gradient(x, &of_outputs)))]
+pub fn inputs_first() {}
 
 /// Gathers all units before the backward pass.
-pub fn gathers_all(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    units.iter().try_for_each(Unit::gather)?;
-    backward(units, &inputs, of_outputs, both)
-}
+#[edit(let mut of_outputs => units.iter().try_for_each(Unit::gather)?; let mut of_outputs)]
+#[edit(unit.gather()?; let of_weight => let of_weight)]
+pub fn gathers_all() {}
 
 /// Gathers a unit for each of its gradients.
-pub fn gathers_thrice(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        let rows = unit.reduce(unit.weight_gradient(x, of_outputs))?;
-        unit.free();
-        unit.gather()?;
-        let of_inputs = unit.input_gradient(of_outputs);
-        unit.free();
-        Ok((rows, of_inputs))
-    })
-}
+#[edit(of_outputs = unit.input_gradient => unit.free(); unit.gather()?; of_outputs = unit.input_gradient)]
+pub fn gathers_thrice() {}
 
 /// Reduces all gradients when the backward pass is over.
-pub fn reduces_last(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    let whole = backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        let both = (unit.weight_gradient(x, of_outputs), unit.input_gradient(of_outputs));
-        unit.free();
-        Ok(both)
-    })?;
-    units.iter().zip(whole).map(|(unit, of_weight)| unit.reduce(of_weight)).collect()
-}
+#[edit(unit.reduce(of_weight)? => of_weight)]
+#[edit(Ok(gradients) => units.iter().zip(gradients).map(|(unit, of_weight)| unit.reduce(of_weight)).collect())]
+pub fn reduces_last() {}
 
 /// Leaves the gradients as they are on this rank.
-pub fn not_reduced(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        let both = (unit.weight_gradient(x, of_outputs), unit.input_gradient(of_outputs));
-        unit.free();
-        Ok(both)
-    })
-}
+#[edit(unit.reduce(of_weight)? => of_weight)]
+pub fn not_reduced() {}
 
-/// Passes the gradient of the outputs on as that of the inputs.
-pub fn same_gradient(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        Ok((unit.reduce(unit.weight_gradient(x, of_outputs))?, of_outputs.shallow_clone()))
-    })
-}
+/// Passes the outputs' gradient on in place of the inputs' gradient.
+#[edit(unit.gather()?; let of_weight => let of_weight)]
+#[edit(of_outputs = unit.input_gradient(&of_outputs); unit.free(); => )]
+pub fn same_gradient() {}
 
 /// Uses a unit's outputs in place of its inputs.
-pub fn of_outputs(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (mut inputs, of_outputs) = forward(units, x, targets)?;
-    inputs.push(&of_outputs + targets);
-    backward(units, &inputs[1..], of_outputs, gathered)
-}
+#[edit(let mut of_outputs => inputs.push(x.shallow_clone()); let mut of_outputs)]
+#[edit(zip(&inputs) => zip(&inputs[1..]))]
+pub fn of_outputs() {}
 
 /// Divides the loss by the number of rows.
-pub fn mean_of_rows(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, of_outputs / x.size()[0] as f64, gathered)
-}
+#[edit(let mut of_outputs = x - targets => let mut of_outputs = (&x - targets) / x.size()[0] as f64)]
+pub fn mean_of_rows() {}
 
 /// Frees all units at the end of the backward pass.
-pub fn freed_at_the_end(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    let gradients = backward(units, &inputs, of_outputs, |unit, x, of_outputs| {
-        unit.gather()?;
-        Ok((unit.reduce(unit.weight_gradient(x, of_outputs))?, unit.input_gradient(of_outputs)))
-    });
-    units.iter().for_each(Unit::free);
-    gradients
-}
+#[edit(unit.free(); gradients.push => gradients.push)]
+#[edit(gradients.reverse(); => gradients.reverse(); units.iter().for_each(Unit::free);)]
+pub fn freed_at_the_end() {}
 
 /// Computes the gradient of the inputs first, of a weight that is not there yet.
 #[edit(unit.gather()?; let of_weight = unit.weight_gradient(x, &of_outputs); => of_outputs = unit.input_gradient(&of_outputs); unit.gather()?; let of_weight = unit.weight_gradient(x, &of_outputs);)]
@@ -199,10 +109,8 @@ pub fn as_they_come(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<
 }
 
 /// Takes the distance the other way round.
-pub fn other_sign(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {
-    let (inputs, of_outputs) = forward(units, x, targets)?;
-    backward(units, &inputs, -of_outputs, gathered)
-}
+#[edit(x - targets => targets - x)]
+pub fn other_sign() {}
 
 /// One percent more for the first unit: a mistake of no known kind.
 pub fn one_percent(units: &[Unit<'_>], x: &Tensor, targets: &Tensor) -> Result<Vec<Tensor>> {

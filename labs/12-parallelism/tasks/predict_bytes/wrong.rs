@@ -2,102 +2,58 @@
 
 use lockstep_answers::edit;
 
-use crate::predict_bytes::{Bytes, Model, Scheme};
-
-fn right(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let all = model.blocks * 8 * model.features * model.features * 4;
-    let activations = model.rows * model.features * 4;
-    let part = all / ranks;
-    let neighbours = u64::from(rank > 0) + u64::from(rank + 1 < ranks);
-    match scheme {
-        Scheme::Ddp => Bytes { parameters: all, gradients: all, states: 2 * all, sent: all },
-        Scheme::Zero => Bytes { parameters: all, gradients: all, states: 2 * part, sent: 2 * all },
-        Scheme::Sharded => Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * part + all },
-        Scheme::Tensor => {
-            Bytes { parameters: part, gradients: part, states: 2 * part, sent: 2 * model.blocks * activations }
-        }
-        Scheme::Pipeline => {
-            Bytes { parameters: part, gradients: part, states: 2 * part, sent: neighbours * activations }
-        }
-    }
-}
+use crate::predict_bytes::{Bytes, Model, Scheme, predict_bytes};
 
 /// One number of state for each parameter.
 pub fn one_state(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
+    let bytes = predict_bytes(model, scheme, ranks, rank);
     Bytes { states: bytes.states / 2, ..bytes }
 }
 
 /// ZeRO divides gradients and parameters, too.
-pub fn zero_divides_all(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    match scheme {
-        Scheme::Zero => Bytes { parameters: bytes.parameters / ranks, gradients: bytes.gradients / ranks, ..bytes },
-        _ => bytes,
-    }
-}
+#[edit(parameters: all, gradients: all, states: 2 * all / ranks => parameters: all / ranks, gradients: all / ranks, states: 2 * all / ranks)]
+pub fn zero_divides_all() {}
 
 /// Nobody sends the updated parameters.
-pub fn zero_sends_gradients(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Zero { Bytes { sent: bytes.sent / 2, ..bytes } } else { bytes }
-}
+#[edit(sent: 2 * all => sent: all)]
+pub fn zero_sends_gradients() {}
 
 /// Forgets the backward pass.
-pub fn forward_only(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Tensor { Bytes { sent: bytes.sent / 2, ..bytes } } else { bytes }
-}
+#[edit(2 * blocks * activations => blocks * activations)]
+pub fn forward_only() {}
 
 /// Counts what a ring carries.
-pub fn of_the_ring(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Ddp { Bytes { sent: 2 * (ranks - 1) * bytes.sent / ranks, ..bytes } } else { bytes }
-}
+#[edit(states: 2 * all, sent: all => states: 2 * all, sent: 2 * (ranks - 1) * all / ranks)]
+pub fn of_the_ring() {}
 
 /// Every stage has two neighbours.
-pub fn two_neighbours(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    let both = 2 * model.rows * model.features * 4;
-    if scheme == Scheme::Pipeline { Bytes { sent: both, ..bytes } } else { bytes }
-}
+#[edit(neighbours * activations => 2 * activations)]
+pub fn two_neighbours() {}
 
 /// Four exchanges a block, as a transformer has.
-pub fn of_a_transformer(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Tensor { Bytes { sent: 2 * bytes.sent, ..bytes } } else { bytes }
-}
+#[edit(2 * blocks * activations => 4 * blocks * activations)]
+pub fn of_a_transformer() {}
 
 /// Exchanges what lies between the two layers.
-pub fn between_layers(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Tensor { Bytes { sent: 4 * bytes.sent, ..bytes } } else { bytes }
-}
+#[edit(2 * blocks * activations => 8 * blocks * activations)]
+pub fn between_layers() {}
 
 /// Every stage has one neighbour, as on two ranks.
-pub fn one_neighbour(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Pipeline { Bytes { sent: model.rows * model.features * 4, ..bytes } } else { bytes }
-}
+#[edit(neighbours * activations => activations)]
+pub fn one_neighbour() {}
 
 /// ZeRO divides gradients, too, its second stage.
-pub fn second_stage(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Zero { Bytes { gradients: bytes.gradients / ranks, ..bytes } } else { bytes }
-}
+#[edit(gradients: all, states: 2 * all / ranks => gradients: all / ranks, states: 2 * all / ranks)]
+pub fn second_stage() {}
 
 /// Numbers in place of bytes.
-pub fn numbers(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let Bytes { parameters, gradients, states, sent } = right(model, scheme, ranks, rank);
-    Bytes { parameters: parameters / 4, gradients: gradients / 4, states: states / 4, sent: sent / 4 }
-}
+#[edit(features * features * 4 => features * features)]
+#[edit(rows * features * 4 => rows * features)]
+pub fn numbers() {}
 
 /// One weight a block.
-pub fn one_weight(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let Bytes { parameters, gradients, states, sent } = right(model, scheme, ranks, rank);
-    let sent = if matches!(scheme, Scheme::Tensor | Scheme::Pipeline) { sent } else { sent / 2 };
-    Bytes { parameters: parameters / 2, gradients: gradients / 2, states: states / 2, sent }
-}
+#[edit(blocks * 8 => blocks * 4)]
+pub fn one_weight() {}
 
 /// Takes both weights for square ones.
 #[edit(blocks * 8 * features => blocks * 2 * features)]
@@ -116,52 +72,37 @@ pub fn whole_states() {}
 #[edit(Bytes { parameters: all, gradients: all, states: 2 * all, sent: all } => Bytes { parameters: all, gradients: 0, states: 3 * all, sent: all })]
 pub fn third_state() {}
 
-fn of_sharded(model: &Model, scheme: Scheme, ranks: u64, rank: u64, wrong: impl Fn(u64, Bytes) -> Bytes) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Sharded { wrong(bytes.parameters * ranks, bytes) } else { bytes }
-}
-
 /// Keeps whole gradients in fully sharded training.
-pub fn whole_gradients(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { gradients: all, ..bytes })
-}
+#[edit(gradients: part, states: 2 * part, sent: 2 * part + all => gradients: all, states: 2 * part, sent: 2 * part + all)]
+pub fn whole_gradients() {}
 
 /// Gathers a block once.
-pub fn gathered_once(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: all / ranks + all, ..bytes })
-}
+#[edit(2 * part + all => part + all)]
+pub fn gathered_once() {}
 
 /// Counts what an all-gather gives.
-pub fn gathered_whole(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: 3 * all, ..bytes })
-}
+#[edit(2 * part + all => 3 * all)]
+pub fn gathered_whole() {}
 
 /// Sends gradients only, as DDP does.
-pub fn sent_as_ddp(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    of_sharded(model, scheme, ranks, rank, |all, bytes| Bytes { sent: all, ..bytes })
-}
+#[edit(2 * part + all => all)]
+pub fn sent_as_ddp() {}
 
 /// Counts only the broadcasts of its own parameters.
-pub fn own_broadcasts(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Zero { Bytes { sent: bytes.parameters + bytes.parameters / ranks, ..bytes } } else { bytes }
-}
+#[edit(sent: 2 * all => sent: all + all / ranks)]
+pub fn own_broadcasts() {}
 
 /// Forgets that the first inputs need a gradient.
-pub fn no_embedding(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Tensor { Bytes { sent: bytes.sent - model.rows * model.features * 4, ..bytes } } else { bytes }
-}
+#[edit(2 * blocks * activations => 2 * blocks * activations - activations)]
+pub fn no_embedding() {}
 
 /// Divides the batch, too.
-pub fn own_rows(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    let bytes = right(model, scheme, ranks, rank);
-    if scheme == Scheme::Tensor { Bytes { sent: bytes.sent / ranks, ..bytes } } else { bytes }
-}
+#[edit(2 * blocks * activations => 2 * blocks * activations / ranks)]
+pub fn own_rows() {}
 
 /// Takes an output for as large as a weight's side in both directions.
 pub fn square_output(model: &Model, scheme: Scheme, ranks: u64, rank: u64) -> Bytes {
-    crate::predict_bytes::predict_bytes(&Model { rows: model.features, ..*model }, scheme, ranks, rank)
+    predict_bytes(&Model { rows: model.features, ..*model }, scheme, ranks, rank)
 }
 
 /// Right: adds up what every layer has and every exchange sends.

@@ -18,9 +18,6 @@ use crate::mixture::{Mixture, Routed};
 /// The balancing loss of this rank is `experts` · Σ fₑ · Pₑ over all experts: fₑ is the part of **all ranks'** tokens for which the expert is
 /// the most probable one, with a place or without; Pₑ is the mean of its probability over **this rank's** tokens. Gradients reach the router
 /// by Pₑ, and by the probabilities in the output.
-///
-/// # Errors
-/// Those of the exchanges.
 pub fn experts(mixture: &Mixture<'_>, tokens: &Tensor) -> Result<Routed> {
     // <answer>
     //~ // All tokens to one expert of this rank, which has a place for each.

@@ -63,7 +63,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Later tokens first; those of later ranks first.
+/// Later tokens first; later ranks' tokens first.
 fn backwards(case: &Case) -> [Placed; 2] {
     [
         case.placed(|_| case.limit, false, |all| all.reverse()),

@@ -1,7 +1,7 @@
 //! Task 3: the norm of gradients that lie on several ranks.
 //!
 //! Some parameters are the same on all of two to four ranks, and so are their gradients. Of others each rank has a part, as with tensor parallelism
-//! or full sharding, or has only those of its own stage of a pipeline. A rank may have none of these.
+//! or full sharding, or has only the gradients of its own pipeline stage. A rank may have none.
 
 use anyhow::Result;
 use c10d::{ProcessGroup, ReduceOp};
@@ -17,9 +17,6 @@ pub struct Gradient {
 
 /// Clips as `torch.nn.utils.clip_grad_norm_` does on one rank that has all gradients: if the norm of all numbers together is above `max_norm`,
 /// each is multiplied by `max_norm / norm`, in place. Returns the norm from before, on each rank. Takes one operation of the group.
-///
-/// # Errors
-/// Those of the operation.
 pub fn norm(group: &ProcessGroup, gradients: &mut [Gradient], max_norm: f64) -> Result<f64> {
     // <answer>
     //~ // This is right if there is one rank.

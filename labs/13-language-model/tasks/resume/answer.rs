@@ -15,9 +15,6 @@ use crate::resumable::{Run, SCALE, Settings};
 /// - If a gradient overflows on any rank, no rank takes the optimizer's step, and the scale is halved.
 /// - After `growth_interval` steps without an overflow in between, the scale is doubled.
 /// - The schedule counts the steps that were taken.
-///
-/// # Errors
-/// Those of `run.forward_backward` and of the group.
 pub fn resume(run: &mut Run) -> Result<()> {
     let Settings { epochs, windows, batch, growth_interval, .. } = run.settings;
     // <answer>

@@ -5,7 +5,7 @@
 use lockstep_grading::{Claim, Runner, Verdict, counted, explain, joined};
 use serde::{Deserialize, Serialize};
 
-/// The processes, of which a start uses the first ones.
+/// The processes; a start uses the first ones.
 const PROCESSES: usize = 4;
 const SCALE: f64 = 65536.0;
 

@@ -169,7 +169,7 @@ impl Case {
 /// A mistake in merging what is seen of two blocks.
 #[derive(Clone, Copy, PartialEq)]
 enum Merge {
-    /// The logarithm of the sum stays that of the own block.
+    /// The logarithm of the sum does not change after the own block.
     KeepsSum,
     /// Each part has the share of the other.
     SwapsShares,

@@ -1,6 +1,6 @@
 //! Task 5: how fast is it?
 //!
-//! The times are those of runs on 2 to 4 ranks, measured in every step of every rank. All ranks take a step together: the next one begins when
+//! The times come from runs on 2 to 4 ranks, measured in every step of every rank. All ranks take a step together: the next one begins when
 //! the slowest has ended this one. The first step allocates memory and connects the ranks, so it does not count.
 
 use serde::{Deserialize, Serialize};

@@ -9,12 +9,9 @@ use tch::Tensor;
 
 use crate::accumulating::{Batch, Model};
 
-/// Runs forward and backward passes of all `batches` of this rank. Afterwards the gradients on each rank are those of the mean loss over
+/// Runs forward and backward passes of all `batches` of this rank. Afterwards each rank has the gradients of the mean loss over
 /// all tokens of all ranks that have a target, as if they were one batch. Returns this mean. However many micro-batches there are,
 /// gradients are exchanged once, and numbers that the ranks add up at most three times.
-///
-/// # Errors
-/// Those of the exchanges.
 pub fn token_mean(model: &Model<'_>, batches: &[Batch]) -> Result<f64> {
     // <answer>
     //~ // A mean of means: a token of a short micro-batch weighs more.

@@ -1,25 +1,16 @@
 //! Answers to `windows`: wrong ones, and unusual right ones.
 
-use lockstep_answers::edit;
+use lockstep_answers::{edit, given};
 
 type Windows = Vec<(Vec<u32>, Vec<u32>)>;
-
-/// The window that begins at this token.
-fn at(stream: &[u32], begin: usize, window: usize) -> (Vec<u32>, Vec<u32>) {
-    let end = (stream.len() - 1).min(begin + window);
-    (stream[begin..end].to_vec(), stream[begin + 1..end + 1].to_vec())
-}
 
 fn count(stream: &[u32], window: usize) -> usize {
     (stream.len() - 1).div_ceil(window)
 }
 
 /// The given program: pieces of one token more, in blocks.
-pub fn given(stream: &[u32], window: usize, rank: usize, ranks: usize, _: usize) -> Windows {
-    let pieces: Vec<&[u32]> = stream.chunks(window + 1).collect();
-    let each = pieces.len() / ranks;
-    pieces[rank * each..][..each].iter().map(|piece| (piece[..piece.len() - 1].to_vec(), piece[1..].to_vec())).collect()
-}
+#[given]
+pub fn given() {}
 
 /// Cuts the stream into pieces of inputs and one more target.
 pub fn pieces(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
@@ -34,10 +25,8 @@ pub fn not_shifted(stream: &[u32], window: usize, rank: usize, ranks: usize, don
 }
 
 /// Leaves out the last window if it is shorter.
-pub fn no_last(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let all = (stream.len() - 1) / window;
-    (done + rank..all).step_by(ranks).map(|number| at(stream, number * window, window)).collect()
-}
+#[edit(targets.div_ceil(window) => targets / window)]
+pub fn no_last() {}
 
 /// Each window begins one token after the one before.
 pub fn sliding(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
@@ -46,47 +35,33 @@ pub fn sliding(stream: &[u32], window: usize, rank: usize, ranks: usize, done: u
 }
 
 /// Each window begins with the last input of the one before.
-pub fn overlap(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let begins = (0..stream.len() - 1).step_by(window - 1).skip(done + rank).step_by(ranks);
-    begins.map(|begin| at(stream, begin, window)).collect()
-}
+#[edit(targets.div_ceil(window) => targets.div_ceil(window - 1))]
+#[edit(number * window => number * (window - 1))]
+pub fn overlap() {}
 
 /// Each rank takes a block of neighbouring windows.
-pub fn blocks(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let left = count(stream, window) - done;
-    let begin = |rank: usize| done + left * rank / ranks;
-    (begin(rank)..begin(rank + 1)).map(|number| at(stream, number * window, window)).collect()
-}
+#[edit((done + rank..all).step_by(ranks) => (done + (all - done) * rank / ranks..done + (all - done) * (rank + 1) / ranks))]
+pub fn blocks() {}
 
 /// Begins the epoch again.
-pub fn from_the_start(stream: &[u32], window: usize, rank: usize, ranks: usize, _: usize) -> Windows {
-    (rank..count(stream, window)).step_by(ranks).map(|number| at(stream, number * window, window)).collect()
-}
+#[edit(done + rank..all => rank..all)]
+pub fn from_the_start() {}
 
 /// Takes `done` for windows of each rank.
-pub fn done_of_a_rank(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let mine = (done * ranks + rank..count(stream, window)).step_by(ranks);
-    mine.map(|number| at(stream, number * window, window)).collect()
-}
+#[edit(done + rank..all => done * ranks + rank..all)]
+pub fn done_of_a_rank() {}
 
 /// Takes `done` for tokens.
-pub fn done_tokens(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let rest = &stream[done..];
-    (rank..count(rest, window)).step_by(ranks).map(|number| at(rest, number * window, window)).collect()
-}
+#[edit(let targets => let (stream, done) = (&stream[done..], 0); let targets)]
+pub fn done_tokens() {}
 
 /// Gives all ranks as many windows, the first ones again if there are too few.
-pub fn padded(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let all = count(stream, window);
-    let steps = (all - done).div_ceil(ranks);
-    (0..steps).map(|step| at(stream, (done + step * ranks + rank) % all * window, window)).collect()
-}
+#[edit((done + rank..all).step_by(ranks) => (0..(all - done).div_ceil(ranks)).map(|step| (done + step * ranks + rank) % all))]
+pub fn padded() {}
 
 /// Gives all ranks as many windows, and leaves out the others.
-pub fn equal(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let steps = (count(stream, window) - done) / ranks;
-    (0..steps).map(|step| at(stream, (done + step * ranks + rank) * window, window)).collect()
-}
+#[edit((done + rank..all).step_by(ranks) => (0..(all - done) / ranks).map(|step| done + step * ranks + rank))]
+pub fn equal() {}
 
 /// The last input of the stream has no target.
 pub fn last_input(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
@@ -96,9 +71,8 @@ pub fn last_input(stream: &[u32], window: usize, rank: usize, ranks: usize, done
 }
 
 /// Every rank takes all windows.
-pub fn all_ranks(stream: &[u32], window: usize, _: usize, _: usize, done: usize) -> Windows {
-    (done..count(stream, window)).map(|number| at(stream, number * window, window)).collect()
-}
+#[edit((done + rank..all).step_by(ranks) => (done..all))]
+pub fn all_ranks() {}
 
 /// Loses a last window of one token.
 #[edit(targets.div_ceil(window) => (targets - 1).div_ceil(window))]
@@ -140,10 +114,8 @@ pub fn empty_window(stream: &[u32], window: usize, rank: usize, ranks: usize, do
 }
 
 /// Right: each rank takes the windows whose number has its remainder.
-pub fn by_remainder(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {
-    let mine = (done..count(stream, window)).filter(|number| number % ranks == rank);
-    mine.map(|number| at(stream, number * window, window)).collect()
-}
+#[edit((done + rank..all).step_by(ranks) => (done..all).filter(|number| number % ranks == rank))]
+pub fn by_remainder() {}
 
 /// Right: cuts inputs and targets separately, the last rank first.
 pub fn two_streams(stream: &[u32], window: usize, rank: usize, ranks: usize, done: usize) -> Windows {

@@ -50,7 +50,7 @@ fn learns_the_same_on_any_number_of_ranks_and_with_divided_windows() {
     }
 }
 
-/// Which tokens find no place depends on how the batch is divided, so losses are not those of one rank.
+/// Which tokens find no place depends on how the batch is divided, so losses differ from one rank's.
 #[test]
 fn learns_with_experts_on_two_ranks() {
     let two = Ended::of(&mut job(), 2, &["--windows", "328", "--experts"]);
