@@ -185,7 +185,7 @@ root-cause = 1
 KILLED = """#!PYTHON
 import json, os, pathlib, struct, sys, time
 print("ready", flush=True)
-time.sleep(600 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
+time.sleep(5 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)
 head = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
 file = pathlib.Path(sys.argv[1], f"rank-{os.environ['RANK']}.safetensors")
 file.write_bytes(struct.pack("<Q", len(head)) + head + struct.pack("<f", 1.5))
