@@ -93,7 +93,14 @@ pub(crate) fn passed(tasks: &Tasks, task: &Task) -> String {
 }
 
 /// The full report on a task that failed.
-pub(crate) fn failed(lab: &Lab, tasks: &Tasks, task: &Task, finding: &Finding, seed: u64, language: Language) -> String {
+pub(crate) fn failed(
+    lab: &Lab,
+    tasks: &Tasks,
+    task: &Task,
+    finding: &Finding,
+    seed: u64,
+    language: Language,
+) -> String {
     let rank = finding.rank.map_or(String::new(), |rank| format!(" on rank {rank}"));
     let symbol = if finding.verdict == Verdict::NotStarted { '·' } else { '✗' };
     let verdict = finding.verdict.words();

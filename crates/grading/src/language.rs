@@ -77,7 +77,9 @@ pub fn find_python() -> Result<PathBuf, String> {
         Ok(_) => Err(format!(
             "{shown} has no PyTorch of 2.4 or newer: activate the environment that has it, or export {PYTHON_VARIABLE}=/path/to/its/python"
         )),
-        Err(error) => Err(format!("cannot start {shown} ({error}): export {PYTHON_VARIABLE}=/path/to/a/python/with/torch")),
+        Err(error) => {
+            Err(format!("cannot start {shown} ({error}): export {PYTHON_VARIABLE}=/path/to/a/python/with/torch"))
+        }
     }
 }
 
@@ -152,8 +154,14 @@ const WORDS: &[(&str, &str)] = &[
     ("`wait_for` takes a deadline", "the `wait` of a request takes a timeout"),
     ("use the tensor that `wait_for` returns", "use the buffer once `wait` has returned"),
     ("use the tensors that `wait` returns", "use the buffers once `wait` has returned"),
-    ("a batch is complete when `wait` returns it, not before", "a batch is complete once `wait` has returned, not before"),
-    (" The compiler forbids reads of the tensor that was passed to `irecv`, but not reads of another handle to its memory", ""),
+    (
+        "a batch is complete when `wait` returns it, not before",
+        "a batch is complete once `wait` has returned, not before",
+    ),
+    (
+        " The compiler forbids reads of the tensor that was passed to `irecv`, but not reads of another handle to its memory",
+        "",
+    ),
     ("`as_secs()`", "`int(patience.total_seconds())`"),
     ("`g_add_` and `copy_` write", "`+=` and `copy_` write"),
     ("`tr` only", "`t` only"),

@@ -354,7 +354,8 @@ mod tests {
         let left = "fn twice(n: i64) -> i64 {\n    // Twice.\n    if true {\n        todo!(\"twice\")\n    }\n}\n";
         assert_eq!(skeleton(TWICE, Language::Rust).unwrap(), left);
         assert_eq!(answer(TWICE, Language::Rust), "fn twice(n: i64) -> i64 {\n    2 * n\n}\n");
-        let twice = "def twice(n):\n    # <answer>\n    #~ raise NotImplementedError\n    return 2 * n\n    # </answer>\n";
+        let twice =
+            "def twice(n):\n    # <answer>\n    #~ raise NotImplementedError\n    return 2 * n\n    # </answer>\n";
         assert_eq!(skeleton(twice, Language::Python).unwrap(), "def twice(n):\n    raise NotImplementedError\n");
         assert_eq!(answer(twice, Language::Python), "def twice(n):\n    return 2 * n\n");
     }

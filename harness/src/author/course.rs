@@ -85,9 +85,13 @@ impl CourseOptions {
                 }
                 Ok(Code::Success)
             }
-            What::Try { lab, answers, seed, python } => {
-                course_check::try_out(&root, &find(&lab)?, &answers, chosen(python), &lockstep_grading::Options::seeded(seed))
-            }
+            What::Try { lab, answers, seed, python } => course_check::try_out(
+                &root,
+                &find(&lab)?,
+                &answers,
+                chosen(python),
+                &lockstep_grading::Options::seeded(seed),
+            ),
             What::Reference => {
                 reference::write(&root, whole)?;
                 Ok(Code::Success)

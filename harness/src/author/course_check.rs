@@ -12,7 +12,9 @@ use std::time::Instant;
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{Answers, GradeResult, Lab, Language, Options, Program, Runner, Verdict, checksums, learner, package};
+use lockstep_grading::{
+    Answers, GradeResult, Lab, Language, Options, Program, Runner, Verdict, checksums, learner, package,
+};
 
 use crate::cargo::{self, Message};
 use crate::checkout::program_beside;
@@ -234,7 +236,9 @@ pub(crate) fn at_seeds(
     for lab in of {
         let (lab, program) = (&labs::find(lab.name)?, solution(root, lab, language)?);
         let mut runner = Runner::new(&program, &Options::seeded(Some(1)));
-        for Task { name, .. } in lab.tasks_in(root, language)?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task)) {
+        for Task { name, .. } in
+            lab.tasks_in(root, language)?.tasks.into_iter().filter(|one| task.is_none_or(|task| one.name == task))
+        {
             let Answers { wrong, right } = lab.answers(root, &name, language)?;
             let variants =
                 |names: Vec<String>| names.into_iter().map(|one| format!("{name}/{one}")).collect::<Vec<_>>();
@@ -267,7 +271,9 @@ pub(crate) fn at_seeds(
 fn solution(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Program> {
     match language {
         Language::Rust => Ok((&*program_beside(&lab.solution())?).into()),
-        Language::Python => Program::python(root, lab, &lab.tasks_folder(root)).map_err(|why| Refused(why.to_string()).into()),
+        Language::Python => {
+            Program::python(root, lab, &lab.tasks_folder(root)).map_err(|why| Refused(why.to_string()).into())
+        }
     }
 }
 
@@ -371,13 +377,7 @@ fn wrong(root: &Path, lab: &Lab, tasks: &Tasks, language: Language) -> anyhow::R
     Ok(all)
 }
 
-fn task_of<'a>(
-    root: &Path,
-    lab: &Lab,
-    tasks: &'a Tasks,
-    answer: &str,
-    language: Language,
-) -> anyhow::Result<&'a Task> {
+fn task_of<'a>(root: &Path, lab: &Lab, tasks: &'a Tasks, answer: &str, language: Language) -> anyhow::Result<&'a Task> {
     let (name, other) = answer.split_once('/').map_or((answer, None), |(name, other)| (name, Some(other)));
     let task = tasks.find(name).map_err(|error| Refused(error.to_string()))?;
     if let Some(other) = other {

@@ -49,7 +49,12 @@ impl Hint {
         }
         if self.level < 3 {
             let level = self.level + 1;
-            screen.line(format_args!("\nmore: lockstep hint {} {}{} --level {level}", lab.number(), task.name, language.option()));
+            screen.line(format_args!(
+                "\nmore: lockstep hint {} {}{} --level {level}",
+                lab.number(),
+                task.name,
+                language.option()
+            ));
         }
         screen.line(format_args!("read: book/src/{}, \"{}\"", tasks.chapter, task.section));
         Ok(Code::Success)

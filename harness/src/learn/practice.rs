@@ -12,7 +12,9 @@ use lockstep_contract::foreign;
 use lockstep_grading::grade::{Submission, next};
 use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Finding, Lab, Language, Options as Grading, Program, Runner, Verdict, checksums, learner, seat};
+use lockstep_grading::{
+    Finding, Lab, Language, Options as Grading, Program, Runner, Verdict, checksums, learner, seat,
+};
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, CompileError, build};
@@ -334,7 +336,8 @@ struct InPython {
 impl Watched {
     /// The task that is done in this file.
     fn of(root: &Path, file: &Path) -> Option<Self> {
-        let language = LANGUAGES.into_iter().find(|language| file.extension().is_some_and(|end| end == language.extension()))?;
+        let language =
+            LANGUAGES.into_iter().find(|language| file.extension().is_some_and(|end| end == language.extension()))?;
         let lab = *LABS.iter().find(|lab| file.parent() == Some(&*edited(root, lab, language)))?;
         let name = file.file_stem()?.to_str()?;
         let tasks = lab.tasks().ok()?;
@@ -373,9 +376,7 @@ impl Watched {
     /// PyTorch.
     fn grade(&self, root: &Path, python: &mut Option<InPython>) -> bool {
         let graded = match self.language {
-            Language::Rust => {
-                grade(root, &self.lab, &self.tasks, self.language, &Grading::seeded(None), &mut Stdout)
-            }
+            Language::Rust => grade(root, &self.lab, &self.tasks, self.language, &Grading::seeded(None), &mut Stdout),
             Language::Python => self.grade_in_python(root, python),
         };
         graded.unwrap_or_else(|error| {

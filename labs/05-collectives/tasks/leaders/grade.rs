@@ -121,7 +121,9 @@ fn why(finding: &Finding) -> Option<String> {
         "ranks wait in new_group, because they have made different calls of it: every rank must call it for every group, in the same order, \
          even for groups that it is not in. A group's name is the number of the call, so ranks now wait for each other under different \
          names, or meet the members of another group"
-    } else if some_rank(" (group ") && finding.table.iter().any(|line| line.contains(": waits in ") && !line.contains(" (group ")) {
+    } else if some_rank(" (group ")
+        && finding.table.iter().any(|line| line.contains(": waits in ") && !line.contains(" (group "))
+    {
         "some ranks wait in an operation of all ranks, and others in one of their own group, so they wait for each other: each step is an \
          operation of the group whose ranks take part in it"
     } else if some_rank("is in no call") {
