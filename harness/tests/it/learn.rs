@@ -171,7 +171,7 @@ fn reset_restores_one_task_alone() {
 
 #[test]
 fn grades_an_answer_in_python_from_the_stub_to_the_solution() {
-    if let Err(why) = lockstep_grading::language::find_python() {
+    if let Err(why) = lockstep_grading::Python::for_answers() {
         println!("not verified here: an answer in Python ({why})");
         return;
     }
