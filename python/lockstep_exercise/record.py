@@ -63,6 +63,8 @@ class Call:
     waited: bool = False
     waiting: bool = False
     open: bool = True
+    # It raised an exception at its start.
+    failed: bool = False
     # Its tensor was read or changed before `wait` returned.
     used_early: bool = False
     # What keeps a dropped request alive.
@@ -101,7 +103,7 @@ class Recorder:
 
     def notes(self) -> list[str]:
         """What the calls show of requests, each a sentence."""
-        never = {_name(call) for call in self.calls if not call.waited}
+        never = {_name(call) for call in self.calls if not call.waited and not call.failed}
         early = {_name(call) for call in self.calls if call.used_early} - never
         without = {"isend": "its message may never leave"}
         value = "its tensor has its value when `wait` returns"
@@ -328,7 +330,7 @@ def _recorded(name: str, how: Operation, original: Callable[..., Any]) -> Callab
         try:
             result = original(*bound.args, **bound.kwargs)
         except BaseException:
-            entry.open = entry.waiting = False
+            entry.failed, entry.open, entry.waiting = True, False, False
             raise
         finally:
             RECORDER.inside = False
