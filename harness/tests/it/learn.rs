@@ -179,14 +179,14 @@ fn grades_an_answer_in_python_from_the_stub_to_the_solution() {
     copy(&repository().join("python/lockstep_exercise"), &checkout.path("python/lockstep_exercise"));
     let file = checkout.path("python/tasks/02_spawn_ddp/shard.py");
     let grade = || checkout.run(&["grade", "02", "shard", "--python", "--seed", "7"]);
-    let output = plain(&grade().code(1).out);
+    let output = grade().code(1).out;
     for words in
         ["shard: every sample once: not started", "raises NotImplementedError", "python/tasks/02_spawn_ddp/shard.py"]
     {
         assert!(output.contains(words), "{words}: {output}");
     }
     fs::write(&file, "def shard(samples, world_size, rank:\n    return []\n").unwrap();
-    let output = plain(&grade().code(1).out);
+    let output = grade().code(1).out;
     assert!(output.contains("does not compile") && output.contains("shard.py:1: SyntaxError"), "{output}");
     let answer = checkout.run(&["solution", "02", "shard", "--python", "--reveal"]).code(0).out;
     assert!(answer.contains("def shard(") && !answer.contains("<answer>"), "{answer}");
