@@ -31,7 +31,11 @@ while [ $# -gt 0 ]; do
   case $1 in
   --arch | --out)
     [ $# -ge 2 ] || die "$1 needs a value" "scripts/wheel.sh --help"
-    if [ "$1" = --arch ]; then ARCHITECTURES=("$2"); else OUT=$(realpath -m -- "$2"); fi
+    if [ "$1" = --arch ]; then
+      case $2 in x86_64 | aarch64) ARCHITECTURES=("$2") ;; *) die "there is no wheel for '$2'" "scripts/wheel.sh --help" ;; esac
+    else
+      OUT=$(realpath -m -- "$2")
+    fi
     shift
     ;;
   -h | --help) usage && exit ;;
@@ -57,7 +61,6 @@ find_maturin() {
 # build ARCH: one wheel, into OUT.
 build() {
   local target=$1-unknown-linux-gnu
-  case $1 in x86_64 | aarch64) ;; *) die "there is no wheel for '$1'" "--arch x86_64 or --arch aarch64" ;; esac
   rustup target list --installed 2>/dev/null | grep -qx "$target" || rustup target add "$target" ||
     die "rustup cannot add $target" "check the network, then run the same command again"
   say "compiling the command for $1"

@@ -114,7 +114,7 @@ def _settle(folder: bytes, variables: dict[bytes, bytes | None], agent: int, std
         os.dup2(descriptor, standard)
     os.close(null)
     # Lines, so that what a rank prints before it dies is seen.
-    sys.stdout.reconfigure(line_buffering=True)
+    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     for name, value in variables.items():
         if value is None:
             os.environb.pop(name, None)

@@ -1,7 +1,6 @@
 """Lab 06: how the grader's inputs reach each task's function; a disk that records and fails; snapshots; and jobs that are killed or stopped."""
 
 import builtins
-import json
 import os
 import random
 import resource

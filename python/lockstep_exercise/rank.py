@@ -35,7 +35,7 @@ MEANINGS = (
     ("is not part of group", "`src` and `dst` are ranks of the whole job, also in a group"),
     ("but is not part of the group", "this rank is not in the group, so it must not call its operations"),
 )
-OBJECT = re.compile(r" <torch\.[^>]*>")
+OBJECT = re.compile(r" <torch\.[^>]*>|\[/[^\]]*\.cc:\d+\] ")
 # The largest whole number that a grader reads.
 LARGEST = 2**63 - 1
 # What follows a message of libtorch, for its developers.
@@ -183,10 +183,11 @@ def explained(error: BaseException) -> str:
     text = str(error).partition(FRAMES)[0].strip()
     if isinstance(error, OSError) and error.errno is not None:
         text = f"{error.strerror}: {error.filename} (os error {error.errno})"
+    text = OBJECT.sub("", text)
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     for part, meaning in MEANINGS:
         if part in text:
-            return f"{OBJECT.sub('', what)}: {meaning}"
+            return f"{what}: {meaning}"
     if any(part in text for part in LOST):
         return f"{what}. This rank has lost a peer in the call"
     return what

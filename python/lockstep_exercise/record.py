@@ -63,6 +63,8 @@ class Call:
     waited: bool = False
     waiting: bool = False
     open: bool = True
+    # It raised an exception at its start.
+    failed: bool = False
     # Its tensor was read or changed before `wait` returned.
     used_early: bool = False
     # What keeps a dropped request alive.
@@ -101,7 +103,7 @@ class Recorder:
 
     def notes(self) -> list[str]:
         """What the calls show of requests, each a sentence."""
-        never = {_name(call) for call in self.calls if not call.waited}
+        never = {_name(call) for call in self.calls if not call.waited and not call.failed}
         early = {_name(call) for call in self.calls if call.used_early} - never
         without = {"isend": "its message may never leave"}
         value = "its tensor has its value when `wait` returns"
@@ -328,7 +330,7 @@ def _recorded(name: str, how: Operation, original: Callable[..., Any]) -> Callab
         try:
             result = original(*bound.args, **bound.kwargs)
         except BaseException:
-            entry.open = entry.waiting = False
+            entry.failed, entry.open, entry.waiting = True, False, False
             raise
         finally:
             RECORDER.inside = False
@@ -422,6 +424,8 @@ def _joining_part(original: Callable[..., Any]) -> Callable[..., Any]:
         RECORDER.joining = {"group": name, "members": members}
         RECORDER.inside = True
         try:
+            if not named.get("use_local_synchronization"):
+                _compare_groups(members)
             group = original(ranks, *positional, **named)
         finally:
             RECORDER.joining, RECORDER.inside = None, False
@@ -432,6 +436,22 @@ def _joining_part(original: Callable[..., Any]) -> Callable[..., Any]:
         return group
 
     return new_group
+
+
+def _compare_groups(members: list[int]) -> None:
+    """Compares a call of `new_group` with those of the other ranks: PyTorch would wait for half an hour, or mix up two groups."""
+    store = RECORDER.store
+    if store is None:
+        return
+    key = f"new_group/{RECORDER.created}"
+    store.set(f"{key}/{dist.get_rank()}", str(members))
+    for rank in range(dist.get_world_size()):
+        theirs = store.get(f"{key}/{rank}").decode()
+        if theirs != str(members):
+            raise RuntimeError(
+                f"call {RECORDER.created} of new_group is for ranks {members} here, and for ranks {theirs} on rank {rank}: every rank must "
+                f"call new_group for every group, in the same order, even for groups that it is not in"
+            )
 
 
 def connect(rank: int, world_size: int) -> dist.TCPStore:

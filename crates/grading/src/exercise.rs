@@ -150,8 +150,7 @@ impl Lab {
         match language {
             Language::Rust => self.exercise(root),
             Language::Python => {
-                let checkout = root.join(PYTHON);
-                let folder = if checkout.is_dir() { checkout } else { root.into() };
+                let folder = if root.join("labs").is_dir() { root.join(PYTHON) } else { root.into() };
                 folder.join("tasks").join(self.name.replace('-', "_"))
             }
         }

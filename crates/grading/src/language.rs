@@ -146,7 +146,7 @@ const WORDS: &[(&str, &str)] = &[
     ("`ErrorKind::NotFound`", "FileNotFoundError"),
     ("return all others as errors", "raise all others"),
     ("return that, and not the error of `irecv` or `wait_for`", "return that, and do not let the exception pass"),
-    ("`wait_for` takes a deadline", "the `wait` of a request takes a timeout"),
+    ("`wait_for` takes a deadline", "A request's `wait` takes a timeout"),
     ("use the tensor that `wait_for` returns", "use the buffer once `wait` has returned"),
     ("use the tensors that `wait` returns", "use the buffers once `wait` has returned"),
     (

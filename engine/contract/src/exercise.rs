@@ -199,6 +199,10 @@ mod tests {
         let answer = Answer::Panicked { message: "no".into(), place: None };
         answers.leave(1, &answer).unwrap();
         assert_eq!(answers.read(1).unwrap(), Some(answer));
+        fs::write(folder.path().join("rank-0.notes"), r#"["line 3"]"#).unwrap();
+        fs::write(folder.path().join("rank-1.notes"), r#"["line 3", "line 4"]"#).unwrap();
+        fs::write(folder.path().join("rank-2.notes"), "torn").unwrap();
+        assert_eq!(answers.notes(4), ["line 3", "line 4"]);
         assert!(!answers.dismissed());
         answers.dismiss().unwrap();
         assert!(answers.dismissed());

@@ -88,7 +88,8 @@ fn readme() -> String {
          Each file in `tasks` is a task: its text, and a function for you to write.\n\n\
          - `lockstep grade {lab} {task}` calls your function on real ranks, and explains the first thing that is wrong.\n\
          - `lockstep watch` grades the task that you save, and names the next one when it passes.\n\
-         - `lockstep hint {lab} {task}` helps a little at a time; `lockstep solution {lab} {task}` shows the course's answer when yours has passed.\n\
+         - `lockstep hint {lab} {task}` helps a little at a time.\n\
+         - `lockstep solution {lab} {task}` shows the course's answer when yours has passed.\n\
          - `lockstep progress` shows what is done; `lockstep reset {lab} {task}` restores a task, and keeps what you had written.\n\
          - `lockstep book` opens the chapters that go with the tasks.\n"
     )

@@ -96,7 +96,11 @@ impl TourOptions {
         if let Some(lab) = &in_python {
             (runner.lab, data) = (lab.program.clone(), Some(lab.data.clone()));
         }
-        let scenario = self.scenario(sizes, data)?;
+        let mut scenario = self.scenario(sizes, data)?;
+        if in_python.is_some() {
+            // Python imports PyTorch again, which may take as long as it wants on a shared file system.
+            scenario.expect.recovers_within_seconds = None;
+        }
         let (json, screen) = (self.json, Screen::new(self.json));
         runner.listener = Some(Box::new(move |line| Screen::new(json).line(escaped(plain(line)))));
         let mut suite = SuiteRunner::open(runner, self.keep.as_deref())?;

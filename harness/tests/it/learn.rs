@@ -170,6 +170,43 @@ fn reset_restores_one_task_alone() {
 }
 
 #[test]
+fn grades_an_answer_in_python_from_the_stub_to_the_solution() {
+    if let Err(why) = lockstep_grading::Python::for_answers() {
+        println!("not verified here: an answer in Python ({why})");
+        return;
+    }
+    let checkout = Checkout::new();
+    copy(&repository().join("python/lockstep_exercise"), &checkout.path("python/lockstep_exercise"));
+    let file = checkout.path("python/tasks/02_spawn_ddp/shard.py");
+    let grade = || checkout.run(&["grade", "02", "shard", "--python", "--seed", "7"]);
+    let output = grade().code(1).out;
+    for words in
+        ["shard: every sample once: not started", "raises NotImplementedError", "python/tasks/02_spawn_ddp/shard.py"]
+    {
+        assert!(output.contains(words), "{words}: {output}");
+    }
+    fs::write(&file, "def shard(samples, world_size, rank:\n    return []\n").unwrap();
+    let output = grade().code(1).out;
+    assert!(output.contains("does not compile") && output.contains("shard.py:1: SyntaxError"), "{output}");
+    let answer = checkout.run(&["solution", "02", "shard", "--python", "--reveal"]).code(0).out;
+    assert!(answer.contains("def shard(") && !answer.contains("<answer>"), "{answer}");
+    fs::write(&file, answer).unwrap();
+    assert!(grade().code(0).out.contains("✓ task 1 of 6, shard"));
+    let output = checkout.run(&["reset", "02", "shard", "--python"]).code(0).out;
+    assert!(output.contains("restored python/tasks/02_spawn_ddp/shard.py"), "{output}");
+    assert!(fs::read_to_string(&file).unwrap().contains("NotImplementedError"));
+}
+
+#[test]
+fn commands_in_python_have_its_hints_and_refuse_other_labs() {
+    let checkout = Checkout::new();
+    let hint = checkout.run(&["hint", "02", "average", "--python", "--level", "3"]).code(0).out;
+    assert!(hint.contains("gradient /= dist.get_world_size()"), "{hint}");
+    let refused = checkout.run(&["grade", "07", "--python"]).code(2).err;
+    assert!(refused.contains("lab 07 has no tasks in Python"), "{refused}");
+}
+
+#[test]
 fn progress_shows_what_is_begun_and_refuses_a_damaged_file() {
     let checkout = Checkout::new();
     fs::write(checkout.shard(), "mine").unwrap();

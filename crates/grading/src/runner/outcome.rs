@@ -185,6 +185,20 @@ mod tests {
     }
 
     #[test]
+    fn an_exception_has_its_place_and_a_file_that_cannot_be_read_does_not_compile() {
+        let raised = |error: &str| {
+            let place = Some("02_spawn_ddp/line.py:7".to_owned());
+            first_finding(&[RankOutcome::Answered(Answer::Raised { error: error.into(), place })]).unwrap()
+        };
+        let found = raised("TypeError: no");
+        assert_eq!(found.verdict, Verdict::Crash);
+        assert_eq!(found.diagnosis, "the answer raised an exception at 02_spawn_ddp/line.py:7: TypeError: no");
+        assert_eq!(raised("SyntaxError: '(' was never closed").verdict, Verdict::NotCompiled);
+        let found = first_finding(&[RankOutcome::Answered(Answer::WrongType { why: "None".into() })]).unwrap();
+        assert_eq!((found.verdict, found.rank), (Verdict::WrongValue, Some(0)));
+    }
+
+    #[test]
     fn blames_the_rank_that_failed_before_the_ranks_that_lost_it() {
         let lost =
             || failed("all_reduce(Sum) of [3] Double on rank 0 lost a peer after 0.03 s: rank 2 has left the group");

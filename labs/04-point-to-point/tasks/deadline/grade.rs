@@ -90,7 +90,7 @@ impl DeadlineCase {
                             .into(),
                     );
                 }
-                (Verdict::Crash, "is_late") if finding.diagnosis.contains("timed out") => {
+                (Verdict::Crash, "is_late") if finding.diagnosis.to_lowercase().contains("timed out") => {
                     "a deadline that has passed is `Late`"
                 }
                 (Verdict::Crash, "leaves") if ["recv", "peer"].iter().any(|word| finding.diagnosis.contains(word)) => {
