@@ -198,6 +198,7 @@ class Request:
             done = self._work.wait() if timeout is None else self._work.wait(timeout)
         finally:
             self._call.waiting = self._call.open = False
+            self._release()
         self._deliver()
         return done
 
@@ -206,13 +207,16 @@ class Request:
         completed = self._work.is_completed()
         if completed:
             self._call.open = False
+            self._release()
             self._deliver()
         return completed
 
-    def _deliver(self) -> None:
+    def _release(self) -> None:
         for memory in self._fills:
             if RECORDER.pending.get(memory) is self._call:
                 del RECORDER.pending[memory]
+
+    def _deliver(self) -> None:
         for theirs, ours in self._arrives:
             with torch.no_grad():
                 theirs.copy_(ours)

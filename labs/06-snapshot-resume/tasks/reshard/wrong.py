@@ -45,11 +45,6 @@ def whole_steps(): ...
 def small_steps(): ...
 
 
-# Saves before it has counted the step.
-@edit("            taken += len(step)\n            run.save([epoch, taken])\n", "            run.save([epoch, taken])\n            taken += len(step)\n")
-def saves_early(): ...
-
-
 # Counts a whole step at the end of an epoch, where there are fewer samples, and wraps around.
 @edit("taken += len(step)", "taken += each")
 @edit("order[taken : taken + each]", "(order + order)[taken : taken + each]")
