@@ -10,6 +10,10 @@ ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 . "$ROOT/scripts/lib/checks.sh"
 # shellcheck source=scripts/lib/book.sh
 . "$ROOT/scripts/lib/book.sh"
+# shellcheck source=scripts/lib/arch.sh
+. "$ROOT/scripts/lib/arch.sh"
+# shellcheck source=scripts/lib/cargo.sh
+. "$ROOT/scripts/lib/cargo.sh"
 
 usage() {
   cat <<'END'
@@ -34,5 +38,6 @@ build | serve) COMMAND=$1 && shift ;;
 *) die "there is no command '$1', but build" "scripts/book.sh --help" ;;
 esac
 find_mdbook || install_mdbook
+build_reference
 [ "$COMMAND" = serve ] || exec "$MDBOOK" build "$ROOT/book" "$@"
 exec python3 "$ROOT/scripts/lib/serve_book.py" "$MDBOOK" "$@"

@@ -28,7 +28,6 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-import pictures  # noqa: E402
 from lib import included  # noqa: E402
 from lib.pages import BOOK, ROOT, documents  # noqa: E402
 
@@ -223,7 +222,6 @@ def main(arguments):
         path_of(name).write_text(record(FAILURES.get(name, 0), *RECORDINGS[name]))
     for page in documents():
         included.fill(page)
-    pictures.main([])  # that of the tour has its numbers
     return report(check())
 
 

@@ -144,7 +144,7 @@ impl Cli {
             Command::Data(options) => options.exec(),
             Command::Cluster(options) => options.exec(),
             Command::ClusterInit(init) => init.exec(),
-            Command::Course(options) => options.exec(|| reference::pages(Cli::command())),
+            Command::Course(options) => options.exec(|page| reference::text(page, Cli::command())),
             Command::Measure(options) => options.exec(),
         }
     }

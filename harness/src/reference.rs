@@ -1,9 +1,10 @@
-//! The book's reference pages, generated from the program itself: commands, exit codes, environment variables, causes of failures.
+//! The book's reference pages, made of what the program itself has: commands, exit codes, environment variables, causes of failures.
+//!
+//! They are in no file: `book/src/reference-PAGE.md` says how to print one, and the built book has its text there (`scripts/lib/preprocess.py`).
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
 
+use lockstep_author::Page;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::verdict::{Causes, FAMILIES};
 use lockstep_site::rules::{Column, table};
@@ -14,28 +15,24 @@ use crate::variables::{VARIABLES, Variables};
 
 /// Width of the commands' help in columns.
 const WIDTH: usize = 96;
-/// The comment that shows readers and editors how a page was generated.
-const MADE: &str = "<!-- Written by `lockstep course reference`; do not edit. -->\n";
 
-/// The pages, by their paths in the checkout. `whole` is the command line of the whole program.
-pub(crate) fn pages(whole: clap::Command) -> BTreeMap<PathBuf, String> {
-    let page = |name: &str, text: String| (Path::new("book/src").join(format!("reference-{name}.md")), text);
-    [
-        page("commands", commands(whole)),
-        page("exit-codes", exit_codes()),
-        page("faults", format!("# What doctor finds\n\n{MADE}\n{}", doctor::page())),
-        page("failure-causes", failure_causes()),
-        page("script-mistakes", format!("# Mistakes in batch scripts\n\n{MADE}\n{}", render::mistakes_page())),
-        page("tasks", tasks()),
-        page("site-profiles", format!("# Site profiles\n\n{MADE}\n{}", render::profile_page())),
-        page("variables", variables()),
-    ]
-    .into()
+/// A page as Markdown, with its title. `whole` is the command line of the whole program.
+pub(crate) fn text(page: Page, whole: clap::Command) -> String {
+    match page {
+        Page::Commands => commands(whole),
+        Page::ExitCodes => exit_codes(),
+        Page::Faults => format!("# What doctor finds\n\n{}", doctor::page()),
+        Page::FailureCauses => failure_causes(),
+        Page::ScriptMistakes => format!("# Mistakes in batch scripts\n\n{}", render::mistakes_page()),
+        Page::SiteProfiles => format!("# Site profiles\n\n{}", render::profile_page()),
+        Page::Tasks => tasks(),
+        Page::Variables => variables(),
+    }
 }
 
 pub(crate) fn commands(whole: clap::Command) -> String {
     let mut text = format!(
-        "# Commands\n\n{MADE}\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment \
+        "# Commands\n\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment \
          variables](reference-variables.md) have pages of their own.\n"
     );
     let mut whole = whole.term_width(WIDTH);
@@ -61,7 +58,7 @@ fn describe(command: &clap::Command, text: &mut String) {
 
 fn exit_codes() -> String {
     let mut text = format!(
-        "# Exit codes\n\n{MADE}\n| code | `lockstep` and the labs | `scripts/setup.sh` | `scripts/test.sh` |\n|---|---|---|---|\n"
+        "# Exit codes\n\n| code | `lockstep` and the labs | `scripts/setup.sh` | `scripts/test.sh` |\n|---|---|---|---|\n"
     );
     for row in CODES {
         let _ = writeln!(text, "| {} |", row.join(" | "));
@@ -78,7 +75,7 @@ fn exit_codes() -> String {
 fn failure_causes() -> String {
     let rules = || FAMILIES.iter().flat_map(|(_, rules)| rules.iter());
     let mut text = format!(
-        "# Causes of failures\n\n{MADE}\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its \
+        "# Causes of failures\n\nWhen a job has failed, the first line of `lockstep run`'s report is the *verdict*: the rank, its \
          host, the cause, the evidence, and what to do. It knows {} causes; [Fault tolerance and the \
          launcher](fault-tolerance.md#the-report) explains the report. [The order of evidence](fault-tolerance.md#the-order-of-evidence) decides which of these \
          a verdict names; without evidence it says \"unknown\". A *consequence* or a *wait* is not the cause: then the verdict looks for it in the other ranks.\n",
@@ -101,7 +98,7 @@ fn failure_causes() -> String {
 /// The exercises' tasks, with the sums of each lab.
 fn tasks() -> String {
     let mut text = format!(
-        "# Tasks\n\n{MADE}\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes \
+        "# Tasks\n\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes \
          are estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
          <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n"
     );
@@ -125,7 +122,7 @@ fn heading_id(heading: &str) -> String {
 }
 
 fn variables() -> String {
-    let mut text = format!("# Environment variables\n\n{MADE}\n| variable | read by | meaning |\n|---|---|---|\n");
+    let mut text = format!("# Environment variables\n\n| variable | read by | meaning |\n|---|---|---|\n");
     for Variables { names, by, meaning } in VARIABLES {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         let _ = writeln!(text, "| {} | {by} | {meaning} |", names.join(", "));
@@ -136,7 +133,9 @@ fn variables() -> String {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::path::{Path, PathBuf};
 
+    use clap::ValueEnum;
     use regex::Regex;
 
     use super::*;
@@ -169,6 +168,19 @@ mod tests {
             }
         }
         assert!(missing.is_empty(), "{missing:#?}");
+    }
+
+    #[test]
+    fn every_page_has_its_place_in_the_book() {
+        let book = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("book/src");
+        for page in Page::value_variants() {
+            let name = page.to_possible_value().unwrap().get_name().to_owned();
+            let place = fs::read_to_string(book.join(format!("reference-{name}.md"))).unwrap();
+            let title = place.lines().next().unwrap();
+            assert!(place.ends_with(&format!("\n<!-- reference: {name} -->\n")), "{place}");
+            assert!(place.contains(&format!("`lockstep course reference {name}`")), "{place}");
+            assert!(page.text(clap::Command::new("lockstep")).starts_with(&format!("{title}\n\n")), "{title}");
+        }
     }
 
     #[test]

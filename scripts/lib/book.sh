@@ -1,5 +1,6 @@
 # shellcheck shell=bash
-# What the book is built and checked with: mdBook in .tools, and a Chromium of the system. Needs say.sh and checks.sh, and ROOT.
+# What the book is built and checked with: mdBook in .tools, the command that prints reference pages, and a Chromium of the system. Needs
+# say.sh and checks.sh, for build_reference arch.sh and cargo.sh, and ROOT.
 
 # check_book.py reads it here.
 MDBOOK_VERSION=0.5.4
@@ -32,7 +33,7 @@ install_mdbook() {
   free=$(df -Pm -- "$ROOT/.tools" | awk 'NR == 2 { print $4 }')
   [ "$free" -ge "$INSTALL_MB" ] ||
     die "mdbook needs $INSTALL_MB MB of disk while it is compiled, $free MB are free in $ROOT" "make room there (df -h '$ROOT')"
-  say "compiling mdbook $MDBOOK_VERSION into .tools, once: less than a minute on two cores, 20 MB on disk afterwards; meanwhile the pages in book/src can be read as they are"
+  say "compiling mdbook $MDBOOK_VERSION into .tools, once: less than a minute on two cores, 20 MB on disk afterwards; meanwhile the chapters in book/src can be read as they are"
   # Uses a separate build folder, which is removed afterwards; the caller's RUSTFLAGS are not meant for it.
   env -u RUSTFLAGS -u CARGO_ENCODED_RUSTFLAGS -u CARGO_BUILD_TARGET CARGO_TARGET_DIR="$ROOT/.tools/build" CARGO_TERM_COLOR=never \
     "${MDBOOK_PROFILE[@]}" \
@@ -47,6 +48,14 @@ install_mdbook() {
   find_mdbook ||
     die "mdbook was installed, but '$ROOT/.tools/bin/mdbook --version' does not say $MDBOOK_VERSION" \
       "rm -r '$ROOT/.tools', then run the same command again"
+}
+
+# build_reference: the program that prints the reference pages (preprocess.py). Without it they only say how to print them.
+build_reference() {
+  prepare_cargo
+  [ -f "$TARGET/debug/lockstep" ] || say "compiling the lockstep command, which prints the reference pages, once: a minute or two on two cores"
+  (cd "$ROOT" && cargo build --quiet --package lockstep-harness >&2) ||
+    warn "the lockstep command cannot be built (see cargo's message above): the reference pages will only say how to print them"
 }
 
 # how_far: cargo's output with a count of crates in place of their names: on a terminal in one line, otherwise a line for every tenth.

@@ -4,7 +4,7 @@ checks the commands in them."""
 import pathlib
 import re
 
-from lib import included
+from lib import included, preprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 BOOK = ROOT / "book" / "src"
@@ -31,8 +31,22 @@ def name_of(page):
     return page.relative_to(ROOT).as_posix()
 
 
+def text_of(page):
+    """The page's text, with the reference page that the built book has there."""
+    return preprocess.filled(page.read_text())
+
+
 def faults():
     """What is missing in the sources of the book and the READMEs."""
+    try:
+        "".join(map(text_of, BOOK.glob("*.md")))
+    except LookupError as error:
+        yield str(error)
+        return
+    shown = "".join(page.read_text() for page in documents())
+    for drawing in sorted((BOOK / "pictures").iterdir()):
+        if f"pictures/{drawing.name})" not in shown:
+            yield f"no page shows {name_of(drawing)}"
     summary = (BOOK / "SUMMARY.md").read_text()
     for page in sorted(BOOK.glob("*.md")):
         if page.name not in re.findall(r"\(([^)]+)\)", summary) + ["SUMMARY.md"]:
@@ -57,7 +71,7 @@ def unlinked(page):
             yield f"links to {target}, which does not exist"
         elif page.parent == BOOK and not path.is_relative_to(BOOK):
             yield f"links to {target}, which is no part of the built book: name the file instead"
-        elif fragment and path.suffix == ".md" and fragment not in fragments(path):
+        elif fragment and path.suffix == ".md" and fragment not in fragments(path) and not preprocess.REFERENCE.search(text_of(path)):
             yield f"links to {target}#{fragment}, but no heading is called so"
 
 
@@ -69,8 +83,8 @@ def unnamed(page):
 
 
 def wide(page):
-    """Commands and outputs for learners that are wider than a screen. `lockstep course reference` writes some pages from other files."""
-    if page.name.startswith("reference-") or (page.parent != BOOK and not page.is_relative_to(ROOT / "labs")):
+    """Commands and outputs for learners that are wider than a screen."""
+    if page.parent != BOOK and not page.is_relative_to(ROOT / "labs"):
         return
     for fence in FENCE.finditer(page.read_text()):
         if fence[3].strip() in ("console", "text", ""):
@@ -79,17 +93,17 @@ def wide(page):
 
 def prose(page):
     """The text of a page without its code."""
-    return CODE.sub("", FENCE.sub("", page.read_text()))
+    return CODE.sub("", FENCE.sub("", text_of(page)))
 
 
 def spans(page):
     """The texts in backticks that are on one line each."""
-    return [" ".join(code.split()) for _, code in CODE.findall(FENCE.sub("", page.read_text())) if code.strip()]
+    return [" ".join(code.split()) for _, code in CODE.findall(FENCE.sub("", text_of(page))) if code.strip()]
 
 
 def fragments(page):
     """The names that a link may have after its '#': of headings, as mdBook and code hosts derive them, and those given by hand."""
-    text = FENCE.sub("", page.read_text())
+    text = FENCE.sub("", text_of(page))
     known = set(re.findall(r"\bid=\"([^\"]+)\"", text))
     for title in HEADING.findall(text):
         name = fragment_of(title)

@@ -15,7 +15,7 @@ sys.dont_write_bytecode = True
 from browser import Silent  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SOURCES = ROOT / "book", ROOT / "scripts/lib/pictures"
+SOURCE = ROOT / "book"
 PAUSE = 0.5  # s between two looks at the files
 
 
@@ -58,13 +58,12 @@ def follow(mdbook):
 def stamps():
     """The times of all files; one that vanishes meanwhile is left out."""
     found = {}
-    for source in SOURCES:
-        for folder, _, names in os.walk(source):
-            for path in (os.path.join(folder, name) for name in names):
-                try:
-                    found[path] = os.stat(path).st_mtime_ns
-                except FileNotFoundError:
-                    continue
+    for folder, _, names in os.walk(SOURCE):
+        for path in (os.path.join(folder, name) for name in names):
+            try:
+                found[path] = os.stat(path).st_mtime_ns
+            except FileNotFoundError:
+                continue
     return found
 
 

@@ -53,8 +53,8 @@ enum What {
         #[arg(long)]
         python: bool,
     },
-    /// Regenerate the book's reference pages from the program itself
-    Reference,
+    /// Print a reference page of the book as Markdown; the built book has them all
+    Reference { page: Page },
     /// List what these labs lack: files that are out of date, hints, wrong answers, sections of the chapter
     Check {
         /// Labs by number or name [default: all]
@@ -75,14 +75,36 @@ enum What {
     },
 }
 
-/// Texts by their paths in the checkout.
-type Pages = BTreeMap<PathBuf, String>;
+/// A reference page of the book, by its name.
+#[derive(Clone, Copy, clap::ValueEnum)]
+pub enum Page {
+    /// The help of every command
+    Commands,
+    ExitCodes,
+    /// What lockstep doctor finds
+    Faults,
+    /// What the verdict on a failed run names
+    FailureCauses,
+    /// What lockstep render --check finds
+    ScriptMistakes,
+    /// The fields of a site profile
+    SiteProfiles,
+    /// The exercises' tasks, with their minutes
+    Tasks,
+    /// Environment variables
+    Variables,
+}
 
 impl CourseOptions {
-    /// `pages` are the book's reference pages by their paths in the checkout, as the whole program writes them.
-    pub fn exec(self, pages: impl FnOnce() -> Pages) -> anyhow::Result<Code> {
+    /// `text` is that of a reference page, as the whole program writes it.
+    pub fn exec(self, text: impl FnOnce(Page) -> String) -> anyhow::Result<Code> {
+        if let What::Reference { page } = self.what {
+            Screen::new(false).line(text(page).trim_end());
+            return Ok(Code::Success);
+        }
         let root = checkout()?;
         match self.what {
+            What::Reference { .. } => unreachable!("printed above, since it needs no checkout"),
             What::New { name } => {
                 new_lab::make(&root, &name)?;
                 Ok(Code::Success)
@@ -105,13 +127,9 @@ impl CourseOptions {
                 chosen(python),
                 &lockstep_grading::Options::seeded(seed),
             ),
-            What::Reference => {
-                write(&root, pages())?;
-                Ok(Code::Success)
-            }
             What::Check { labs, build, seeds, task, python } => {
                 let seeds = seeds.map(|seeds| (seeds, task, chosen(python)));
-                check(&root, &in_checkout(&root, &labs)?, build, seeds, pages())
+                check(&root, &in_checkout(&root, &labs)?, build, seeds)
             }
         }
     }
@@ -126,11 +144,9 @@ fn check(
     labs: &[Lab],
     build: bool,
     seeds: Option<(u64, Option<String>, Language)>,
-    pages: Pages,
 ) -> anyhow::Result<Code> {
     let screen = Screen::new(false);
     let mut faults: Vec<String> = labs.iter().flat_map(|lab| course_check::lacks(root, lab)).collect();
-    faults.extend(stale(root, pages));
     if build {
         let found = course_check::beginning(root, labs)?;
         faults.extend(found.faults);
@@ -142,25 +158,4 @@ fn check(
     faults.iter().for_each(|fault| screen.line(fault));
     screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));
     Ok(if faults.is_empty() { Code::Success } else { Code::Failure })
-}
-
-/// Writes the pages.
-///
-/// # Errors
-/// The system's error.
-fn write(root: &Path, pages: Pages) -> anyhow::Result<()> {
-    for (path, text) in pages {
-        let path = root.join(path);
-        fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))?;
-    }
-    Ok(())
-}
-
-/// The pages that differ from what the program would write.
-fn stale(root: &Path, pages: Pages) -> Vec<String> {
-    let differs = |(path, text): (PathBuf, String)| {
-        let there = fs::read_to_string(root.join(&path)).unwrap_or_default();
-        (there != text).then(|| format!("{} is out of date: lockstep course reference", path.display()))
-    };
-    pages.into_iter().filter_map(differs).collect()
 }

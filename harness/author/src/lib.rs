@@ -20,6 +20,8 @@ use lockstep_report as report;
 
 use crate::exit::Code;
 
+pub use course::Page;
+
 /// Make, look at and check the files of data sets
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
