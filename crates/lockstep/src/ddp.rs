@@ -4,8 +4,6 @@
 //! (`torch/nn/parallel/distributed.py`): the checks and copies at the start, and the calls to the reducer. Leaves out the
 //! optimizer and the data.
 
-mod logging;
-
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
@@ -14,8 +12,6 @@ use std::rc::Rc;
 use c10d::{CommHook, Error, ProcessGroup, Rank, Reducer, ReducerOptions, Result};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Kind, Tensor, no_grad};
-
-pub use logging::DdpLoggingData;
 
 use crate::elastic::{TreeSum, VirtualRanks};
 use crate::nn;
@@ -161,7 +157,7 @@ const WRAP: &str = "wrap a model for DDP";
 pub struct DistributedDataParallel<M> {
     module: M,
     group: Rc<ProcessGroup>,
-    pub(crate) reducer: Reducer,
+    reducer: Reducer,
     /// What sums gradients in the place of the reducer, with virtual ranks.
     pub(crate) tree: Option<TreeSum>,
     /// The parameters that are trained and reduced.
@@ -169,40 +165,12 @@ pub struct DistributedDataParallel<M> {
     /// Whether the gradients of each of `params` are sparse.
     sparse: Vec<bool>,
     buffers: Vec<Tensor>,
-    /// Everything that rank 0 copies to the others at the start: parameters, including frozen ones, and buffers.
-    states: Vec<Tensor>,
-    pub(crate) options: DdpOptions,
+    options: DdpOptions,
     /// False inside [`DistributedDataParallel::no_sync`] (PyTorch's `require_backward_grad_sync`).
-    pub(crate) reduce_gradients: Cell<bool>,
-    /// Inside [`join`](Self::join).
-    pub(crate) joining: Cell<Option<Joining>>,
+    reduce_gradients: Cell<bool>,
     /// False after a pass that reduced nothing: until the next one that does, each rank keeps its own buffers
     /// (`require_forward_param_sync`).
     broadcast_buffers: Cell<bool>,
-}
-
-/// The options of [`DistributedDataParallel::join`]; names and defaults are PyTorch's.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JoinOptions {
-    /// Gradients are divided by the number of all ranks, as if those without inputs had gradients of 0. Otherwise by the number of
-    /// ranks that still have inputs.
-    pub divide_by_initial_world_size: bool,
-    /// All ranks fail as soon as one runs out of inputs.
-    pub throw_on_early_termination: bool,
-}
-
-impl Default for JoinOptions {
-    fn default() -> Self {
-        JoinOptions { divide_by_initial_world_size: true, throw_on_early_termination: false }
-    }
-}
-
-/// A [`DistributedDataParallel::join`] under way.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Joining {
-    pub(crate) options: JoinOptions,
-    /// Ranks that take part in the step with a batch of their own.
-    pub(crate) active: usize,
 }
 
 impl<M> DistributedDataParallel<M> {
@@ -236,8 +204,8 @@ impl<M> DistributedDataParallel<M> {
         let params: Vec<Tensor> = named.iter().map(|(_, tensor)| tensor.shallow_clone()).collect();
         let sparse: Vec<bool> = named.iter().map(|(name, _)| variables.sparse.contains(&name.as_str())).collect();
         c10d::verify_params(&group, &params)?;
-        let (states, buffers) = (states(vs, &ignored), buffers(vs, &ignored));
-        broadcast(&group, &states, Rank::ZERO)?;
+        let buffers = buffers(vs, &ignored);
+        broadcast(&group, &states(vs, &ignored))?;
         let reducer = Reducer::with_sparse(Rc::clone(&group), &named, &sparse, &options.reducer())?;
         if let Some(hook) = options.comm_hook {
             reducer.register_comm_hook(hook)?;
@@ -250,7 +218,7 @@ impl<M> DistributedDataParallel<M> {
             TreeSum::new(ranks, group, named, buffers, options.find_unused_parameters)
         });
         let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
-        let (options, joining) = (*options, Cell::new(None));
+        let options = *options;
         let model = Self {
             module,
             group,
@@ -259,10 +227,8 @@ impl<M> DistributedDataParallel<M> {
             params,
             sparse,
             buffers,
-            states,
             options,
             reduce_gradients,
-            joining,
             broadcast_buffers,
         };
         // If a step may leave out parameters, the reducer never changes its bucket layout.
@@ -299,12 +265,6 @@ impl<M> DistributedDataParallel<M> {
         if let Some(tree) = &self.tree {
             return tree.pass(|| body(&self.module));
         }
-        let source = self.announce_step()?;
-        self.pass(source, body)
-    }
-
-    /// A training pass, for which the buffers are those of rank `source`.
-    pub(crate) fn pass<O: Outputs>(&self, source: Rank, body: impl FnOnce(&M) -> O) -> Result<O> {
         let reduce = self.reduces();
         if reduce {
             self.reducer.prepare_for_forward()?;
@@ -313,7 +273,7 @@ impl<M> DistributedDataParallel<M> {
             self.reducer.rebuild_buckets()?;
         }
         if self.options.broadcast_buffers && self.broadcast_buffers.get() {
-            broadcast(&self.group, &self.buffers, source)?;
+            broadcast(&self.group, &self.buffers)?;
         }
         let output = nn::caught(|| body(&self.module))?;
         if reduce {
@@ -325,11 +285,6 @@ impl<M> DistributedDataParallel<M> {
         Ok(output)
     }
 
-    /// Returns true if a pass that begins now reduces gradients.
-    pub(crate) fn reduces(&self) -> bool {
-        self.reduce_gradients.get() && c10d::grad_enabled()
-    }
-
     /// Runs backward from a loss computed from the output of [`DistributedDataParallel::forward`]. When it returns, every
     /// gradient is the mean over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far. With virtual
     /// ranks it ends the pass of one of them, and the gradients are there after the last.
@@ -339,29 +294,23 @@ impl<M> DistributedDataParallel<M> {
             return if self.reduce_gradients.get() { tree.end_pass() } else { Ok(()) };
         }
         // Nothing is sent inside no_sync, so the ranks need not make this call in step.
-        let loss = self.weighted(loss);
-        if self.reduce_gradients.get() { self.reducer.backward(&loss) } else { c10d::backward(&loss) }
+        if self.reduce_gradients.get() { self.reducer.backward(loss) } else { c10d::backward(loss) }
     }
 
     /// Runs `body` without communication: gradients add up on each rank, and the next pass outside reduces the sum.
     pub fn no_sync<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _restore = Restore::after(&self.reduce_gradients, false);
+        let _restore = Restore { flag: &self.reduce_gradients, value: self.reduce_gradients.replace(false) };
         body()
     }
 
     /// Copies rank 0's buffers to all. Training passes do this automatically. Do it once before an evaluation, since the last
     /// pass left every rank with statistics of its own batch.
     pub fn sync_buffers(&self) -> Result<()> {
-        broadcast(&self.group, &self.buffers, Rank::ZERO)
-    }
-
-    /// Copies all parameters and buffers of rank `source` to all.
-    pub(crate) fn sync_states(&self, source: Rank) -> Result<()> {
-        broadcast(&self.group, &self.states, source)
+        broadcast(&self.group, &self.buffers)
     }
 
     /// A loss of 0 that gives every parameter a gradient of zeros, whatever the parameters' values are.
-    pub(crate) fn zero_loss(&self) -> Tensor {
+    fn zero_loss(&self) -> Tensor {
         let device = self.group.device();
         let zero = |(param, sparse): (&Tensor, &bool)| {
             // One row, so that the gradient is sparse.
@@ -380,13 +329,8 @@ impl<M> DistributedDataParallel<M> {
         let loss = self.zero_loss(); // backward starts with the most recent computation
         self.reducer.prepare_for_backward(&[])?;
         self.reducer.backward(&loss)?;
-        self.clear_grads()?;
+        self.params.iter().try_for_each(|param| c10d::clear_grad(&mut param.shallow_clone()))?;
         self.reducer.rebuild_buckets().map(drop)
-    }
-
-    /// Forgets the gradients of all parameters.
-    pub(crate) fn clear_grads(&self) -> Result<()> {
-        self.params.iter().try_for_each(|param| c10d::clear_grad(&mut param.shallow_clone()))
     }
 }
 
@@ -398,16 +342,9 @@ impl<M: ModuleT> DistributedDataParallel<M> {
 }
 
 /// Restores a flag, even when the body panics.
-pub(crate) struct Restore<'a> {
+struct Restore<'a> {
     flag: &'a Cell<bool>,
     value: bool,
-}
-
-impl<'a> Restore<'a> {
-    /// Sets the flag until this is dropped.
-    pub(crate) fn after(flag: &'a Cell<bool>, now: bool) -> Self {
-        Restore { flag, value: flag.replace(now) }
-    }
 }
 
 impl Drop for Restore<'_> {
@@ -418,14 +355,14 @@ impl Drop for Restore<'_> {
 
 /// Copies rank 0's variables to all ranks. A collective.
 pub(crate) fn broadcast_states(vs: &VarStore, group: &ProcessGroup) -> Result<()> {
-    broadcast(group, &states(vs, &BTreeSet::new()), Rank::ZERO)
+    broadcast(group, &states(vs, &BTreeSet::new()))
 }
 
-pub(crate) fn broadcast(group: &ProcessGroup, tensors: &[Tensor], source: Rank) -> Result<()> {
+fn broadcast(group: &ProcessGroup, tensors: &[Tensor]) -> Result<()> {
     if tensors.is_empty() {
         return Ok(());
     }
-    no_grad(|| c10d::broadcast_coalesced(group, tensors, BROADCAST_BYTES, source))
+    no_grad(|| c10d::broadcast_coalesced(group, tensors, BROADCAST_BYTES, Rank::ZERO))
 }
 
 /// Every variable that is not ignored, sorted by name, including frozen parameters and buffers: the starting point that all ranks

@@ -17,15 +17,14 @@ pub mod exit;
 mod faults;
 mod fully_shard;
 mod group;
-mod join;
 pub mod loader;
 pub mod loss;
 pub mod measure;
 pub mod memory;
-mod mesh;
 pub mod metrics;
 pub mod models;
 pub mod nn;
+mod nodes;
 mod object_collectives;
 pub mod optim;
 pub mod padding;
@@ -41,14 +40,12 @@ pub mod spawn;
 pub mod threads;
 
 pub use best::BestModel;
-pub use ddp::{DdpLoggingData, DdpOptions, DdpVariables, DistributedDataParallel, JoinOptions, Outputs};
+pub use ddp::{DdpOptions, DdpVariables, DistributedDataParallel, Outputs};
 pub use env::{LaunchEnv, LocalRank, Rank, WorldSize};
 pub use group::{JoinError, NobodyListens, init_process_group, init_process_group_at, init_process_group_on};
 pub use lockstep_contract::{error_file, events};
 pub use lockstep_paths as output;
-pub use mesh::{DeviceMesh, MeshError, Node, new_subgroups, nodes};
-pub use object_collectives::{
-    ObjectError, all_gather_object, broadcast_object, broadcast_object_from, gather_object, scatter_object,
-};
+pub use nodes::{Node, nodes};
+pub use object_collectives::{ObjectError, all_gather_object, broadcast_object, broadcast_object_from};
 pub use report::Reporter;
 pub use spawn::spawn;

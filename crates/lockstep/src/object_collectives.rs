@@ -4,7 +4,7 @@
 //! If each rank decided by itself, two could decide differently, and the job would hang in the next collective. Leaves out the
 //! decisions themselves.
 
-use c10d::{ProcessGroup, Rank, Splits};
+use c10d::{ProcessGroup, Rank};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tch::{Device, Kind, TchError, Tensor};
@@ -121,100 +121,11 @@ pub fn all_gather_object<T: Serialize + DeserializeOwned>(
     each.map(|(text, length)| Ok(serde_json::from_slice(&text[..length.min(text.len())])?)).collect()
 }
 
-/// Returns every rank's value on rank `root`, ordered by rank, and `None` on the others. A collective; PyTorch's `gather_object`.
-///
-/// Errors: a value longer than 1 GiB.
-///
-/// # Panics
-/// Panics when the value cannot be written as JSON.
-pub fn gather_object<T: Serialize + DeserializeOwned>(
-    group: &ProcessGroup,
-    root: Rank,
-    mine: &T,
-) -> Result<Option<Vec<T>>, ObjectError> {
-    let text = to_json(mine);
-    let lengths = all_gather_length(group, text.len())?;
-    let is_root = group.rank() == root;
-    let to = |to| if to == root { text.len() } else { 0 };
-    let received = exchange(group, &text, to, |from| if is_root { lengths[from.get()] } else { 0 })?;
-    if !is_root {
-        return Ok(None);
-    }
-    let mut rest = received.as_slice();
-    let read = |length: usize| {
-        let (one, others) = rest.split_at(length);
-        rest = others;
-        Ok(serde_json::from_slice(one)?)
-    };
-    lengths.into_iter().map(read).collect::<Result<Vec<_>, ObjectError>>().map(Some)
-}
-
-/// Returns `values[r]` of rank `root` on each rank `r`; the others pass `None`. A collective; PyTorch's `scatter_object_list`.
-///
-/// Errors: a value longer than 1 GiB.
-///
-/// # Panics
-/// Panics when a value cannot be written as JSON, and on `root` unless it passes a value for each rank.
-pub fn scatter_object<T: Serialize + DeserializeOwned>(
-    group: &ProcessGroup,
-    root: Rank,
-    values: Option<&[T]>,
-) -> Result<T, ObjectError> {
-    let size = group.size().get();
-    let texts: Vec<Vec<u8>> = if group.rank() == root {
-        let values = values.unwrap_or_default();
-        assert_eq!(values.len(), size, "rank {root} passes a value for each rank");
-        values.iter().map(to_json).collect()
-    } else {
-        Vec::new()
-    };
-    let lengths = broadcast_object_from(
-        group,
-        root,
-        (group.rank() == root).then(|| texts.iter().map(Vec::len).collect()).as_ref(),
-    )?;
-    let lengths: Vec<usize> = lengths;
-    // All ranks see all lengths, so that all of them refuse.
-    let length = |length: &usize| checked(i64::try_from(*length).unwrap_or(i64::MAX));
-    let lengths = lengths.iter().map(length).collect::<Result<Vec<_>, _>>()?;
-    let mine = *lengths.get(group.rank().get()).ok_or(ObjectError::Length(-1))?;
-    let received = exchange(
-        group,
-        &texts.concat(),
-        |to| texts.get(to.get()).map_or(0, Vec::len),
-        |from| if from == root { mine } else { 0 },
-    )?;
-    Ok(serde_json::from_slice(&received)?)
-}
-
-/// Sends each rank its part of `sent`, one after the other, and returns what all ranks sent here, in their order.
-fn exchange(
-    group: &ProcessGroup,
-    sent: &[u8],
-    to: impl Fn(Rank) -> usize,
-    from: impl Fn(Rank) -> usize,
-) -> Result<Vec<u8>, ObjectError> {
-    let counts = |of: &dyn Fn(Rank) -> usize| group.size().ranks().map(|rank| of(rank) as i64).collect::<Vec<_>>();
-    let splits = Splits::Sizes { input: counts(&to), output: counts(&from) };
-    let length: usize = group.size().ranks().map(&from).sum();
-    let mut received = Tensor::zeros([length as i64], (Kind::Uint8, group.device()));
-    let sent = Tensor::from_slice(sent).to_device(group.device());
-    group.all_to_all_single(&mut received, &sent, &splits)?;
-    let mut bytes = vec![0; length];
-    received.f_copy_data_u8(&mut bytes, length)?;
-    Ok(bytes)
-}
-
 /// The lengths of all ranks' texts, by rank.
 fn all_gather_length(group: &ProcessGroup, mine: usize) -> Result<Vec<usize>, ObjectError> {
-    all_gather_number(group, mine as i64)?.into_iter().map(checked).collect()
-}
-
-/// Returns every rank's number, ordered by rank, on every rank. A collective.
-pub(crate) fn all_gather_number(group: &ProcessGroup, mine: i64) -> c10d::Result<Vec<i64>> {
     let mut all = Tensor::zeros([group.size().get() as i64], (Kind::Int64, group.device()));
-    group.all_gather_into_tensor(&mut all, &Tensor::from_slice(&[mine]).to_device(group.device()))?;
-    Vec::try_from(all).map_err(|error| c10d::Error::of_torch("read gathered numbers", &error))
+    group.all_gather_into_tensor(&mut all, &Tensor::from_slice(&[mine as i64]).to_device(group.device()))?;
+    Vec::<i64>::try_from(all)?.into_iter().map(checked).collect()
 }
 
 /// A length that another rank sent.

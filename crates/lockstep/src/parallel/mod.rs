@@ -9,7 +9,8 @@
 //! - [`c10d::checkpoint`]: fewer activations, computed twice.
 //!
 //! Data parallelism by whole copies is [`DistributedDataParallel`](crate::DistributedDataParallel); with the optimizer's states
-//! divided, [`ZeroRedundancyOptimizer`](crate::optim::ZeroRedundancyOptimizer). [`DeviceMesh`](crate::DeviceMesh) combines them.
+//! divided, [`ZeroRedundancyOptimizer`](crate::optim::ZeroRedundancyOptimizer). Groups along
+//! the lines of a grid of ranks ([`new_group`](c10d::ProcessGroup::new_group)) combine them.
 
 pub mod context;
 mod experts;

@@ -305,7 +305,7 @@ mod tests {
         assert_eq!(vs.trainable_variables()[0], other.trainable_variables()[0]);
     }
 
-    /// The file that `scripts/golden/snapshot.py` writes.
+    /// The file that `golden/snapshot.py` writes.
     fn written(extra: Option<&str>) -> Vec<u8> {
         let params = vec![crate::optim::ParamMeta { name: "w".into(), step: 3 }];
         let options = crate::optim::SgdOptions { lr: 0.01, momentum: 0.9, ..Default::default() };

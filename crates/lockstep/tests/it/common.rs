@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use c10d::{Backend, Endpoint, GroupOptions, ProcessGroup, Store, WorldSize};
+use c10d::{Backend, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
 use tch::Tensor;
 
 /// Runs `body` once per rank, over Gloo, and returns the results in rank order.
@@ -33,7 +33,15 @@ pub fn ranks_on<T: Send>(backend: Backend, world: usize, body: impl Fn(Rc<Proces
     })
 }
 
-/// The formula of `scripts/golden/ddp.py`: numbers in [-1, 1] in steps of 1/1000, times `scale`, rounded to f32.
+/// Four ranks as a grid: this rank's groups along the first dimension (0 with 2, 1 with 3) and the second (0 with 1, 2 with 3).
+pub fn grid(world: &ProcessGroup) -> [Rc<ProcessGroup>; 2] {
+    [[[0, 2], [1, 3]], [[0, 1], [2, 3]]].map(|lines| {
+        let own = lines.map(|line| world.new_group(&line.map(Rank::new), world.options()).unwrap());
+        Rc::new(own.into_iter().flatten().next().expect("every rank is on one line"))
+    })
+}
+
+/// The formula of `golden/ddp.py`: numbers in [-1, 1] in steps of 1/1000, times `scale`, rounded to f32.
 pub fn formula(count: usize, salt: i64, scale: f64) -> Vec<f32> {
     (0..count as i64).map(|i| (((i * 7919 + salt * 104_729) % 2001 - 1000) as f64 / 1000.0 * scale) as f32).collect()
 }

@@ -1,18 +1,17 @@
-//! Sparse gradients, static graphs and logging data of DDP, compared with Python's (`scripts/golden/ddp_features.py`), over Gloo and
-//! in shared memory. Here are the models and the runs that Python made as well.
+//! Sparse gradients and static graphs of DDP, compared with Python's (`golden/ddp_features.py`), over Gloo and in shared
+//! memory; models with several outputs, and parameters that DDP leaves alone. Here are the models and the runs that Python made as well.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use c10d::{Backend, CommHook, ErrorKind, ProcessGroup};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::{DdpLoggingData, DdpOptions, DdpVariables, DistributedDataParallel, JoinOptions};
+use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel};
 use lockstep_testkit::margin;
-use serde_json::{Value, json};
 use tch::nn::{EmbeddingConfig, Module, VarStore};
 use tch::{Device, Kind, Tensor, nn, no_grad};
 
-use crate::common::{bits, formula_tensor, ranks_on, values};
+use crate::common::{formula_tensor, ranks, ranks_on, values};
 
 const BACKENDS: [Backend; 2] = [Backend::Gloo, Backend::SharedMemory];
 const STEPS: usize = 6;
@@ -26,8 +25,6 @@ struct Golden {
 #[derive(serde::Deserialize)]
 struct Run {
     losses: Vec<f64>,
-    logged_at_the_start: BTreeMap<String, Value>,
-    logged_at_the_end: BTreeMap<String, Value>,
 }
 
 fn golden() -> Golden {
@@ -118,13 +115,11 @@ fn targets(rank: usize, step: usize) -> Tensor {
 
 // ---- training
 
-/// What a run gave: the losses, and the logging data before and after.
-type TrainResult = (Vec<f64>, DdpLoggingData, DdpLoggingData);
-
-fn train<M>(ddp: &DistributedDataParallel<M>, vs: &VarStore, output: impl Fn(&M, usize) -> Tensor) -> TrainResult {
+/// The losses of a run.
+fn train<M>(ddp: &DistributedDataParallel<M>, vs: &VarStore, output: impl Fn(&M, usize) -> Tensor) -> Vec<f64> {
     let rank = ddp.group().rank().get();
     let mut optimizer = Sgd::new(named_parameters(vs), SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
-    let (mut losses, start) = (vec![], ddp.logging_data().unwrap());
+    let mut losses = vec![];
     for step in 0..STEPS {
         optimizer.zero_grad();
         let output = ddp.forward_with(|model| output(model, step)).unwrap();
@@ -133,10 +128,10 @@ fn train<M>(ddp: &DistributedDataParallel<M>, vs: &VarStore, output: impl Fn(&M,
         optimizer.step().unwrap();
         losses.push(loss.double_value(&[]));
     }
-    (losses, start, ddp.logging_data().unwrap())
+    losses
 }
 
-fn run(name: &str, group: Rc<ProcessGroup>) -> TrainResult {
+fn run(name: &str, group: Rc<ProcessGroup>) -> Vec<f64> {
     let (vs, rank) = (VarStore::new(Device::Cpu), group.rank().get());
     let small = DdpOptions { bucket_cap_mb: 0.0001, ..Default::default() };
     match name {
@@ -168,11 +163,9 @@ fn golden_losses_of_sparse_gradients_and_a_static_graph_are_pythons_within_1e_6(
     for (name, python) in golden().runs {
         for backend in BACKENDS {
             let found = ranks_on(backend, 2, |group| run(&name, group));
-            let pairs = found.iter().zip(&python).flat_map(|((losses, ..), python)| losses.iter().zip(&python.losses));
+            let pairs = found.iter().zip(&python).flat_map(|(losses, python)| losses.iter().zip(&python.losses));
             let worst = pairs.map(|(ours, theirs)| (ours - theirs).abs() / theirs).fold(0.0, f64::max);
-            assert!(
-                found.iter().all(|(losses, ..)| losses.len() == STEPS && losses.iter().all(|loss| loss.is_finite()))
-            );
+            assert!(found.iter().all(|losses| losses.len() == STEPS && losses.iter().all(|loss| loss.is_finite())));
             margin::below(
                 format!("{name} on {}: losses from Python's, as a part of them", backend.name()),
                 worst,
@@ -230,31 +223,6 @@ fn sparse_gradients_have_the_same_bits_on_both_backends() {
     let table = |group| gradients(group, true, &DdpOptions::default()).1.swap_remove(0);
     let on = |backend| ranks_on(backend, 3, table);
     assert_eq!(on(Backend::Gloo), on(Backend::SharedMemory));
-}
-
-#[test]
-fn a_rank_without_inputs_joins_those_with_sparse_gradients() {
-    for backend in BACKENDS {
-        let weights = ranks_on(backend, 2, |group| {
-            let (vs, rank) = (VarStore::new(Device::Cpu), group.rank().get());
-            let model = Words::new(&vs, true);
-            let ddp = DistributedDataParallel::new_with(model, &vs, group, &DdpOptions::default(), &SPARSE).unwrap();
-            let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: 0.5, ..Default::default() }).unwrap();
-            let steps: c10d::Result<()> = ddp.join(&JoinOptions::default(), || {
-                for step in 0..=rank {
-                    optimizer.zero_grad();
-                    let output = ddp.forward_with(|model| model.forward(&words(rank, step)))?;
-                    ddp.backward(&output.sum(Kind::Float))?;
-                    optimizer.step().unwrap();
-                }
-                Ok(())
-            });
-            steps.unwrap();
-            assert!(ddp.logging_data().unwrap().join_uneven_inputs);
-            bits(&vs.variables()["table.weight"])
-        });
-        assert_eq!(weights[0], weights[1]);
-    }
 }
 
 #[test]
@@ -386,58 +354,82 @@ fn what_does_not_go_with_a_static_graph_is_refused() {
             DistributedDataParallel::new(Twice::new(&vs), &vs, Rc::clone(&group), &options)
         };
         assert_eq!(wrap(true).err().unwrap().kind(), ErrorKind::BadArgument);
-        let joined: c10d::Result<()> = wrap(false).unwrap().join(&JoinOptions::default(), || Ok(()));
-        assert_eq!(joined.unwrap_err().kind(), ErrorKind::BadArgument);
+        assert!(wrap(false).is_ok());
     });
 }
 
-#[test]
-fn the_logging_data_say_what_pythons_say() {
-    for (name, python) in golden().runs {
-        for backend in BACKENDS {
-            let found = ranks_on(backend, 2, |group| run(&name, group));
-            for ((_, start, end), python) in found.iter().zip(&python) {
-                for (ours, theirs) in [(start, &python.logged_at_the_start), (end, &python.logged_at_the_end)] {
-                    compare(&name, backend, ours, theirs);
-                }
-            }
-        }
+// ---- several outputs, and parameters that DDP leaves alone
+
+fn linear() -> (VarStore, nn::Linear) {
+    let mut vs = VarStore::new(Device::Cpu);
+    vs.set_kind(Kind::Double);
+    let net = nn::linear(vs.root(), 3, 2, Default::default());
+    for (salt, (_, mut parameter)) in named_parameters(&vs).into_iter().enumerate() {
+        no_grad(|| parameter.copy_(&formula_tensor(&parameter.size(), salt as i64 + 1, 0.5)));
     }
+    (vs, net)
 }
 
-/// Python leaves out what it does not know yet, has 0 and 1 for booleans, and text for lists.
-fn compare(name: &str, backend: Backend, ours: &DdpLoggingData, theirs: &BTreeMap<String, Value>) {
-    let Value::Object(ours) = serde_json::to_value(ours).unwrap() else { panic!("a struct is an object") };
-    for (fact, theirs) in theirs {
-        let ours = match &ours[fact] {
-            Value::Bool(flag) => json!(i64::from(*flag)),
-            Value::Array(items) => json!(items.iter().map(Value::to_string).collect::<Vec<_>>().join(", ")),
-            other => other.clone(),
-        };
-        let theirs = match (fact.as_str(), backend) {
-            ("backend_name", Backend::SharedMemory) => &json!("shm"), // Python has none
-            _ => theirs,
-        };
-        assert_eq!(&ours, theirs, "{fact} of {name} on {}", backend.name());
-    }
+fn batch(rank: usize, step: usize) -> Tensor {
+    formula_tensor(&[4, 3], (10 * rank + step) as i64, 1.0).to_kind(Kind::Double)
+}
+
+fn ignoring<'a>(names: &'a [&'a str]) -> DdpVariables<'a> {
+    DdpVariables { ignored: names, ..Default::default() }
+}
+
+fn loss(output: &Tensor) -> Tensor {
+    (output * output).mean(Kind::Double)
+}
+
+fn near(a: &[f64], b: &[f64]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-12)
 }
 
 #[test]
-fn the_logging_data_have_the_times_of_a_step() {
-    for (_, start, end) in ranks_on(Backend::SharedMemory, 2, |group| run("plain", group)) {
-        assert_eq!((start.iteration, start.forward_compute_time, start.avg_backward_comm_time), (0, 0, 0));
-        assert!(start.rebuilt_bucket_sizes.is_empty() && !start.has_rebuilt_buckets);
-        // The last forward pass noted the step before it.
-        assert_eq!(end.iteration, STEPS as u64 - 1);
-        for time in [end.forward_compute_time, end.backward_compute_time, end.backward_comm_time] {
-            assert!(time > 0, "{end:?}");
-        }
-        assert!(end.avg_backward_compute_comm_overlap_time <= end.avg_backward_compute_time, "{end:?}");
-        assert_eq!(end.module_name, "Sequential");
-        let order = &end.prev_iteration_grad_ready_order_indices;
-        assert_eq!(order.iter().copied().collect::<BTreeSet<_>>(), (0..4).collect());
-        assert_eq!(end.rebuilt_per_bucket_param_indices.concat().len(), 4);
-        let read: DdpLoggingData = serde_json::from_str(&serde_json::to_string(&end).unwrap()).unwrap();
-        assert_eq!(read, end);
+fn a_model_may_have_several_outputs() {
+    for find_unused_parameters in [false, true] {
+        let found = ranks(2, |group| {
+            let mine = group.rank().get();
+            let (vs, net) = linear();
+            let options = DdpOptions { find_unused_parameters, ..Default::default() };
+            let model = DistributedDataParallel::new(net, &vs, group, &options).unwrap();
+            let outputs = model.forward_with(|net| {
+                let both = [batch(mine, 0), batch(mine, 1)].map(|batch| net.forward(&batch));
+                let [first, second] = both;
+                (first, Some(vec![second]))
+            });
+            let (first, rest) = outputs.unwrap();
+            model.backward(&(loss(&first) + loss(&rest.unwrap()[0]))).unwrap();
+            named_parameters(&vs).iter().flat_map(|(_, p)| values(&p.grad().flatten(0, -1))).collect::<Vec<_>>()
+        });
+        let (vs, net) = linear();
+        let sum = |rank, step| loss(&net.forward(&batch(rank, step)));
+        ((sum(0, 0) + sum(0, 1) + sum(1, 0) + sum(1, 1)) / 2.0).backward();
+        let due: Vec<f64> = named_parameters(&vs).iter().flat_map(|(_, p)| values(&p.grad().flatten(0, -1))).collect();
+        assert!(found.iter().all(|found| near(found, &due)));
     }
+}
+
+#[test]
+fn parameters_that_are_ignored_stay_each_ranks_own() {
+    ranks(2, |group| {
+        let mine = group.rank().get();
+        let (vs, net) = linear();
+        let mut bias = vs.variables()["bias"].shallow_clone();
+        let _ = no_grad(|| bias.fill_(mine as f64));
+        let group_of = Rc::clone(&group);
+        let model =
+            DistributedDataParallel::new_with(net, &vs, group, &DdpOptions::default(), &ignoring(&["bias"])).unwrap();
+        assert_eq!(values(&bias.detach()), [mine as f64; 2], "it is not copied at the start");
+        let output = model.forward_with(|net| net.forward(&batch(mine, 0))).unwrap();
+        model.backward(&(loss(&output) * (mine + 1) as f64)).unwrap();
+        let mut sum = bias.grad().copy();
+        group_of.all_reduce(&mut sum, c10d::ReduceOp::Sum).unwrap();
+        assert!(!near(&values(&sum), &values(&(bias.grad() * 2))), "its gradient is not averaged");
+        let absent = ignoring(&["weight", "bais"]);
+        let (vs, net) = linear();
+        let refused = DistributedDataParallel::new_with(net, &vs, group_of, &DdpOptions::default(), &absent);
+        assert!(refused.unwrap_err().to_string().contains("\"bais\""));
+    });
 }

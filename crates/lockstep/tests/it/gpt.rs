@@ -1,4 +1,4 @@
-//! The GPT and what trains it (accumulation, clipping, the cosine schedule, autocast) against PyTorch 2.11 (`scripts/golden/gpt.py`): on one
+//! The GPT and what trains it (accumulation, clipping, the cosine schedule, autocast) against PyTorch 2.11 (`golden/gpt.py`): on one
 //! rank, on several with DDP, and fully sharded.
 
 use std::cell::Cell;
@@ -15,12 +15,12 @@ use lockstep::nn::raise;
 use lockstep::optim::schedule::{Cosine, Warmup};
 use lockstep::optim::{AdamW, AdamWOptions, GradParts, Optimizer, clip_grad_norm, named_parameters};
 use lockstep::parallel::{FullyShard, FullyShardOptions};
-use lockstep::{DdpOptions, DeviceMesh, DistributedDataParallel};
+use lockstep::{DdpOptions, DistributedDataParallel};
 use serde::Deserialize;
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use crate::common::{formula_double, ranks, values};
+use crate::common::{formula_double, grid, ranks, values};
 
 const CONFIG: GptConfig =
     GptConfig { vocabulary: 11, context: 8, layers: 2, heads: 2, width: 8, positions: Positions::Learned };
@@ -216,13 +216,12 @@ fn with_grad(name: &str, grad: &Tensor) -> (String, Tensor) {
 }
 
 #[test]
-fn counts_each_element_once_where_layers_are_divided_over_a_mesh() {
+fn counts_each_element_once_where_layers_are_divided_over_a_grid() {
     let (weight, bias) = (|stage| formula_double(&[8, 6], stage, 3.0), |stage| formula_double(&[6], stage + 5, 3.0));
     let squares = |tensor: Tensor| tensor.square().sum(Kind::Double).double_value(&[]);
     let whole = (0..2).map(|stage| squares(weight(stage)) + squares(bias(stage))).sum::<f64>().sqrt();
     ranks(4, |group| {
-        let mesh = DeviceMesh::new(&group, &[("stage", 2), ("tensor", 2)], group.options()).unwrap();
-        let (stages, tensor) = (mesh.group("stage").unwrap(), mesh.group("tensor").unwrap());
+        let [stages, tensor] = &grid(&group);
         let stage = stages.rank().get() as i64;
         let own = weight(stage).chunk(2, 0)[tensor.rank().get()].shallow_clone();
         let (divided, copied) = (vec![with_grad("weight", &own)], vec![with_grad("bias", &bias(stage))]);

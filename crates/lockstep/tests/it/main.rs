@@ -14,7 +14,6 @@ mod ddp_golden;
 mod elastic;
 mod fully_shard;
 mod gpt;
-mod join;
 mod loader;
 mod optim;
 mod optim_golden;

@@ -13,11 +13,11 @@ use lockstep::parallel::{
     StepReport, VocabParallelEmbedding, average_gradients, context, ring_attention, tensor,
     vocab_parallel_cross_entropy,
 };
-use lockstep::{DdpOptions, DeviceMesh, DistributedDataParallel};
+use lockstep::{DdpOptions, DistributedDataParallel};
 use tch::nn::{Module, VarStore};
 use tch::{Device, Kind, Tensor};
 
-use crate::common::{formula_tensor, ranks};
+use crate::common::{formula_tensor, grid, ranks};
 
 const VOCABULARY: i64 = 24;
 const FEATURES: i64 = 12;
@@ -553,10 +553,9 @@ fn each_stage_sends_its_activations_and_gradients_once_a_micro_batch() {
 }
 
 #[test]
-fn copies_of_a_pipeline_on_a_mesh_equal_one_rank() {
+fn copies_of_a_pipeline_on_a_grid_equal_one_rank() {
     let differences = ranks(4, |world| {
-        let mesh = DeviceMesh::new(&world, &[("data", 2), ("pipeline", 2)], world.options()).unwrap();
-        let (data, stages) = (mesh.group("data").unwrap(), mesh.group("pipeline").unwrap());
+        let [data, stages] = &grid(&world);
         let schedule = Schedule::one_f_one_b(2, 2);
         let (params, _) = run(stages, schedule, (Kind::Double, 2, data.rank().get()), false);
         let before = data.traffic().unwrap();
@@ -587,7 +586,7 @@ fn gradients_of_several_dtypes_are_averaged_in_their_own() {
 }
 
 #[test]
-fn ddp_of_divided_layers_on_a_mesh_equals_one_rank() {
+fn ddp_of_divided_layers_on_a_grid_equals_one_rank() {
     let [weight1, weight2] = [weight(0, Kind::Double), weight(1, Kind::Double)].map(|w| w.set_requires_grad(true));
     let block = |x: &Tensor| x.matmul(&weight1.tr()).gelu("none").matmul(&weight2.tr());
     loss(&block(&inputs(Kind::Double)), &targets(Kind::Double)).backward();
@@ -597,8 +596,7 @@ fn ddp_of_divided_layers_on_a_mesh_equals_one_rank() {
         .map(|part| Vec::try_from(part.flatten(0, -1)).unwrap())
         .collect();
     let differences = ranks(4, |world| {
-        let mesh = DeviceMesh::new(&world, &[("data", 2), ("tensor", 2)], world.options()).unwrap();
-        let (data, tensor) = (mesh.group("data").unwrap(), mesh.group("tensor").unwrap());
+        let [data, tensor] = &grid(&world);
         let vs = store(Kind::Double);
         let fc1 = ColumnParallelLinear::new(&(vs.root() / "fc1"), &weight(0, Kind::Double), None, tensor).unwrap();
         let fc2 = RowParallelLinear::new(&(vs.root() / "fc2"), &weight(1, Kind::Double), None, tensor).unwrap();
