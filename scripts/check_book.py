@@ -89,7 +89,8 @@ def include():
 def check_shell(report):
     dry_run = shell.DryRun(command for command, *_ in RECORDINGS.values())
     for page in pages.documents():
-        dry_run.page(page)
+        if page.name != "CHANGELOG.md":  # which names what has left, too
+            dry_run.page(page)
     count = dry_run.count
     report.part(f"shell lines ({count['dry-run']} dry-run, {count['recorded']} recorded)", dry_run.faults)
     for gap in sorted(dry_run.gaps):

@@ -3,33 +3,41 @@
 
     scripts/lib/times.py JUNIT...
 
-Seconds are those from start to end; tests run beside each other, so that they add up to more than the run took.
+JUNIT is a report of cargo-nextest. Seconds are those from start to end; tests run beside each other, so that they add up to more than the
+run took.
 """
 
-import pathlib
+import collections
 import sys
-
-sys.dont_write_bytecode = True
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-import junit  # noqa: E402
+import xml.etree.ElementTree
 
 SLOWEST = 10
 # Crates with less are summed up in one line.
 SHORT = 5.0
 
 
+def tests(report):
+    """(seconds, binary as nextest calls it, name) of each test of a report."""
+    for suite in xml.etree.ElementTree.parse(report).getroot():
+        for case in suite.iter("testcase"):
+            yield float(case.get("time", 0)), suite.get("name"), case.get("name")
+
+
 def main(reports):
-    tests = [test for report in reports for test in junit.tests(report)]
-    print(f"the {SLOWEST} slowest of {len(tests)} tests:")
-    for test in sorted(tests, key=lambda test: -test.seconds)[:SLOWEST]:
-        print(f"{test.seconds:7.1f} s  {test}")
-    crates = junit.by_crate(tests)
+    found = sorted((test for report in reports for test in tests(report)), reverse=True)
+    print(f"the {SLOWEST} slowest of {len(found)} tests:")
+    for seconds, binary, name in found[:SLOWEST]:
+        print(f"{seconds:7.1f} s  {binary} {name}")
+    by_crate = collections.defaultdict(list)
+    for seconds, binary, _ in found:
+        by_crate[binary.split("::")[0]].append(seconds)
     print("seconds of tests by crate:")
-    for crate, count, seconds in (row for row in crates if row[2] >= SHORT):
-        print(f"{seconds:7.1f} s  {crate} ({count} tests)")
-    short = [row for row in crates if row[2] < SHORT]
+    for crate, seconds in sorted(by_crate.items(), key=lambda item: -sum(item[1])):
+        if sum(seconds) >= SHORT:
+            print(f"{sum(seconds):7.1f} s  {crate} ({len(seconds)} tests)")
+    short = [seconds for seconds in by_crate.values() if sum(seconds) < SHORT]
     if short:
-        print(f"{sum(row[2] for row in short):7.1f} s  {len(short)} other crates ({sum(row[1] for row in short)} tests)")
+        print(f"{sum(map(sum, short)):7.1f} s  {len(short)} other crates ({sum(map(len, short))} tests)")
 
 
 if __name__ == "__main__":

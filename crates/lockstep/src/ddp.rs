@@ -265,7 +265,7 @@ impl<M> DistributedDataParallel<M> {
         if let Some(tree) = &self.tree {
             return tree.pass(|| body(&self.module));
         }
-        let reduce = self.reduces();
+        let reduce = self.reduce_gradients.get() && c10d::grad_enabled();
         if reduce {
             self.reducer.prepare_for_forward()?;
         }

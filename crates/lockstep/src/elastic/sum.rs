@@ -118,7 +118,7 @@ impl TreeSum {
             }
             step.spare.extend(step.gradients.take());
             step.used = vec![false; self.params.len()];
-            broadcast(&self.group, &self.buffers, Rank::ZERO)?;
+            broadcast(&self.group, &self.buffers)?;
             step.buffers = self.buffers.iter().map(Tensor::copy).collect();
         }
         step.begun = true;

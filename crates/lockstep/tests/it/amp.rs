@@ -1,4 +1,4 @@
-//! Autocast and the gradient scaler, against Python's PyTorch 2.11 on the CPU (`scripts/golden/amp.py`).
+//! Autocast and the gradient scaler, against Python's PyTorch 2.11 on the CPU (`golden/amp.py`).
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};

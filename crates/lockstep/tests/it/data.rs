@@ -1,5 +1,5 @@
 //! The guarantees of every sampler, for any length, world size, seed and epoch; their indices are compared with PyTorch 2.11's own
-//! (`scripts/golden/sampler.py` makes `golden/sampler.json`). And of data sets: a small convolutional network learns drawn digits, a
+//! (`golden/sampler.py` makes `golden/sampler.json`). And of data sets: a small convolutional network learns drawn digits, a
 //! linear model not quite, and the published digits, if present (`LOCKSTEP_DATA`, or `shared/data` next to the checkout), are read as
 //! they are.
 

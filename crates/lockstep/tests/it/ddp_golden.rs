@@ -145,7 +145,7 @@ fn two_ranks_in_shared_memory_have_pythons_bits_where_gloo_has_them() {
     let what = "the bits of Python's DDP";
     let Some(job) = Job::in_python(what) else { return };
     std::fs::write(job.path("script.py"), SCRIPT).unwrap();
-    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/golden");
+    let scripts = concat!(env!("CARGO_MANIFEST_DIR"), "/golden");
     let output = job.alone(&["script.py", scripts]);
     if output.status.code() == Some(3) {
         return println!("not verified here: {what} (set LOCKSTEP_PYTHON to a Python with PyTorch 2.11)");

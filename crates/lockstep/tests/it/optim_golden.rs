@@ -1,6 +1,6 @@
 //! SGD, Adam and AdamW against ten steps of Python's PyTorch 2.11, and learning-rate schedules against its own, bit for bit.
 //!
-//! The values are in `golden/optim.json` and `golden/schedule.json`, made by `scripts/golden/optim.py` and `schedule.py`, which document
+//! The values are in `golden/optim.json` and `golden/schedule.json`, made by `golden/optim.py` and `schedule.py`, which document
 //! each field.
 //!
 //! The same kernels run on both sides, so the bits must be equal if the processor has AVX2, like the one that produced the
@@ -25,7 +25,7 @@ struct Golden {
     runs: Vec<Run>,
 }
 
-/// `scripts/golden/optim.py` documents each field.
+/// `golden/optim.py` documents each field.
 #[derive(Deserialize)]
 struct Run {
     name: String,

@@ -2,7 +2,7 @@
 //!
 //! `tests/procs/hostile.rs` tests malicious and damaged files.
 //!
-//! The files are in `golden/pretrained`, made by `scripts/golden/pretrained.py`, which documents them.
+//! The files are in `golden/pretrained`, made by `golden/pretrained.py`, which documents them.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,5 +1,5 @@
 //! ResNet-18 and ResNet-34 at full width against torchvision's: names, logits, and the losses of five training steps. Weights
-//! and pictures come from the same formulas on both sides, see scripts/golden/resnet.py.
+//! and pictures come from the same formulas on both sides, see golden/resnet.py.
 //!
 //! Weights that Python's torchvision initialized are read from its file: the logits must be equal.
 

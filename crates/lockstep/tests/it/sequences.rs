@@ -1,4 +1,4 @@
-//! Losses and metrics of targets of any shape, against PyTorch 2.11 (`scripts/golden/metrics.py`), and over several ranks.
+//! Losses and metrics of targets of any shape, against PyTorch 2.11 (`golden/metrics.py`), and over several ranks.
 
 use std::rc::Rc;
 use std::sync::Arc;

@@ -198,7 +198,7 @@ struct Golden {
     cases: Vec<Division>,
 }
 
-/// `scripts/golden/zero.py` documents each field.
+/// `golden/zero.py` documents each field.
 #[derive(Deserialize)]
 struct Division {
     sizes: Vec<Vec<i64>>,

@@ -103,7 +103,7 @@ fn refuses_a_header_that_claims_too_many_pixels_before_allocating_them() {
 mod golden {
     //! Pictures of many kinds against Pillow 13.
     //!
-    //! Files and pixels are in `golden/pictures.json`, made by `scripts/golden/pictures.py`. PNG must give the same bytes. JPEG
+    //! Files and pixels are in `golden/pictures.json`, made by `golden/pictures.py`. PNG must give the same bytes. JPEG
     //! decoders round differently, by a few grey levels.
 
     use lockstep_vision::folder::decode;
@@ -117,7 +117,7 @@ mod golden {
         pictures: Vec<Picture>,
     }
 
-    /// `scripts/golden/pictures.py` documents each field.
+    /// `golden/pictures.py` documents each field.
     #[derive(Deserialize)]
     pub(super) struct Picture {
         pub(super) name: String,

@@ -82,7 +82,7 @@ proptest! {
 }
 
 mod golden {
-    //! Transforms of pictures against torchvision 0.26 on Pillow 13 (`scripts/golden/transforms.py` makes `golden/transforms.json`):
+    //! Transforms of pictures against torchvision 0.26 on Pillow 13 (`golden/transforms.py` makes `golden/transforms.json`):
     //! equal bytes, and resized pictures within one grey level.
 
     use std::collections::BTreeMap;
@@ -131,7 +131,7 @@ mod golden {
         serde_json::from_str(include_str!("../../golden/transforms.json")).unwrap()
     }
 
-    /// The formula of `scripts/golden/transforms.py`.
+    /// The formula of `golden/transforms.py`.
     fn picture((kind, width, height): &(String, u32, u32)) -> RgbImage {
         RgbImage::from_fn(*width, *height, |x, y| {
             image::Rgb([0, 1, 2].map(|c: u64| {

@@ -1,5 +1,5 @@
 //! The messages: each is truncated, damaged and read back, and compared with recorded bytes of PyTorch's own client and server
-//! (`scripts/golden/tcpstore.py`), which decode and encode to the same bytes and get the same answers from our server.
+//! (`golden/tcpstore.py`), which decode and encode to the same bytes and get the same answers from our server.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/snapshot.safetensors: a snapshot of schema 1 assembled by hand, byte for byte, and
+"""Writes snapshot.safetensors: a snapshot of schema 1 assembled by hand, byte for byte, and
 snapshot_state.safetensors: the same with the program's own state.
 
 Needs Python's standard library only, and writes to the folder given, or over the committed files. A test of the crate's writer
@@ -12,7 +12,7 @@ import struct
 import sys
 import zlib
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden"
+OUT = pathlib.Path(__file__).resolve().parent
 PARAM = {"name": "w", "step": 3}
 STATE = {"best": 0.1, "name": "\u00e9 \"lockstep.crc32\":\"00000000\""}
 OPTIONS = {"lr": 0.01, "momentum": 0.9, "dampening": 0.0, "weight_decay": 0.0, "nesterov": False, "maximize": False}

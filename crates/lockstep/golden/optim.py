@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/optim.json: ten steps of Python's SGD, Adam and AdamW, bit for bit.
+"""Writes optim.json: ten steps of Python's SGD, Adam and AdamW, bit for bit.
 
 Needs PyTorch 2.11 (the CPU build will do) and writes to the path given, or to the committed file. The "model" is two
 parameters, w [3, 7] and b [3]; in step t (from 1) parameter p has the gradient c + p / 4, where c depends on the
@@ -20,7 +20,7 @@ import sys
 
 import torch
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "optim.json"
+OUT = pathlib.Path(__file__).with_name("optim.json")
 STEPS = 10
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -1,6 +1,6 @@
 """Golden bytes for engine/tcpstore/tests/it/wire.rs: the messages between PyTorch's own TCPStore client and server.
 
-Run it with a Python that has PyTorch 2.11; it rewrites engine/tcpstore/golden/tcpstore.json, from which tests/fuzz.rs starts, too. Two clients, A and B, talk to one
+Run it with a Python that has PyTorch 2.11; it rewrites tcpstore.json, from which tests/fuzz.rs starts, too. Two clients, A and B, talk to one
 server through a proxy that records every byte in order. Each call of the clients' API is one entry, with the bytes of each
 direction merged while the direction stays the same.
 """
@@ -16,7 +16,7 @@ from multiprocessing.managers import BaseManager
 import torch
 from torch.distributed import PrefixStore, TCPStore
 
-OUTPUT = pathlib.Path(__file__).parents[2] / "engine/tcpstore/golden/tcpstore.json"
+OUTPUT = pathlib.Path(__file__).with_name("tcpstore.json")
 QUIET = 0.1  # seconds without a byte after which a call has said all
 
 

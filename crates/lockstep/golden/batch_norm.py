@@ -1,6 +1,6 @@
 """Golden values for crates/lockstep/tests/it/batch_norm.rs: batch normalization's statistics under Python's DDP.
 
-Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/batch_norm.json. Two ranks on Gloo take four
+Run it with a Python that has PyTorch 2.11; it rewrites batch_norm.json. Two ranks on Gloo take four
 steps with a small network whose batches differ from rank to rank. Weights and samples follow integer formulas, as in
 ddp.py, so that the Rust side makes the same bits without a file.
 
@@ -21,7 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddp import free_port, tensor
 
 WORLD, STEPS, CHANNELS, CLASSES = 2, 4, 4, 3
-OUTPUT = pathlib.Path(__file__).parents[2] / "crates/lockstep/golden/batch_norm.json"
+OUTPUT = pathlib.Path(__file__).with_name("batch_norm.json")
 
 
 def make_model():

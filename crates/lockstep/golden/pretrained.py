@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/pretrained/: small files of weights as PyTorch and others write them, and their contents.
+"""Writes pretrained/: small files of weights as PyTorch and others write them, and their contents.
 
 Needs PyTorch 2.11 (the CPU build will do) with safetensors, and writes to the folder given, or to the committed one. Each file of
 weights is read back by Python, and expected.json has, for each, every tensor's dtype, shape and values.
@@ -22,7 +22,7 @@ import zipfile
 import torch
 from safetensors.torch import save_file
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "pretrained"
+OUT = pathlib.Path(__file__).with_name("pretrained")
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
     torch.bool,

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/text.json: byte pairs learned from a text, by an implementation without any shortcut.
+"""Writes text.json: byte pairs learned from a text, by an implementation without any shortcut.
 
 Needs Python only. Words are cut by a regular expression, every word of the text is merged by itself, and nothing is kept between merges.
 """
@@ -9,7 +9,7 @@ import pathlib
 import re
 from collections import Counter
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "text.json"
+OUT = pathlib.Path(__file__).with_name("text.json")
 WORDS = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\w\s]|_)+", re.UNICODE)
 TEXT = (
     "Each rank computes gradients of its own shard, and all ranks add them up. The ranks that wait for others lose time;\n"

@@ -1,8 +1,8 @@
-"""Writes crates/lockstep/golden/sampler.json: the indices that PyTorch itself draws, for the tests of `lockstep::sampler`.
+"""Writes sampler.json: the indices that PyTorch itself draws, for the tests of `lockstep::sampler`.
 
 Run it with any Python that has torch 2.11 (CPU is enough, numpy is not needed):
 
-    python scripts/golden/sampler.py
+    python crates/lockstep/golden/sampler.py
 
 The two largest permutations take about 2 GB of memory and some 30 seconds. Short index lists are stored whole,
 long ones as CRC-32 of their little-endian 64-bit integers, with both ends in plain text.
@@ -19,7 +19,7 @@ import torch
 from torch.utils.data import RandomSampler
 from torch.utils.data.distributed import DistributedSampler
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/lockstep/golden/sampler.json"
+OUT = pathlib.Path(__file__).with_name("sampler.json")
 
 # torch.randperm draws 32 bits a step below this length and 64 bits a step from it on (2**32 - 1 over 20).
 WIDE_FROM = (2**32 - 1) // 20

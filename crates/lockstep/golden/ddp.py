@@ -1,6 +1,6 @@
 """Golden values for crates/lockstep/tests/it/ddp_golden.rs, and elastic.rs next to it: the loss of every step of a small DDP run in Python.
 
-Run it with a Python that has PyTorch 2.11; it rewrites crates/lockstep/golden/ddp.json. Two ranks on Gloo train a two-layer
+Run it with a Python that has PyTorch 2.11; it rewrites ddp.json. Two ranks on Gloo train a two-layer
 network on 50 samples (which two ranks and batches of 8 do not divide evenly) for three epochs; so do four ranks, with whom
 the virtual ranks are compared. Weights and samples follow
 integer formulas, so that the Rust side makes the same bits without a file.
@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 SAMPLES, FEATURES, HIDDEN, CLASSES, BATCH, EPOCHS, WORLD = 50, 20, 16, 4, 8, 3, 2
-OUTPUT = pathlib.Path(__file__).parents[2] / "crates/lockstep/golden/ddp.json"
+OUTPUT = pathlib.Path(__file__).with_name("ddp.json")
 
 
 def formula(count, salt):

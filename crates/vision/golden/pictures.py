@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/vision/golden/pictures.json: small JPEG and PNG files of many kinds, and Pillow's pixels for each.
+"""Writes pictures.json: small JPEG and PNG files of many kinds, and Pillow's pixels for each.
 
 Needs Pillow 13 and NumPy, and writes to the path given, or to the committed file. "file" is the file in hexadecimal, "rgb" the
 bytes of `Image.open(file).convert("RGB")`, row by row, which is what torchvision's ImageFolder loads. Kinds that Pillow
@@ -18,7 +18,7 @@ import zlib
 import numpy as np
 from PIL import Image
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "vision" / "golden" / "pictures.json"
+OUT = pathlib.Path(__file__).with_name("pictures.json")
 WIDTH, HEIGHT = 21, 13  # no multiples of a JPEG's blocks
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/metrics.json: PyTorch's cross entropy, accuracy and top-k accuracy of targets in several shapes.
+"""Writes metrics.json: PyTorch's cross entropy, accuracy and top-k accuracy of targets in several shapes.
 
 Needs PyTorch 2.11 (the CPU build will do). The logits are those of `formula`, of the targets' shape and 7 classes; a case has the targets,
 the index to ignore, the smoothing, the mean and the sum of the loss, and which fraction of the targets that count is among the k best.
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import ddp
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "metrics.json"
+OUT = pathlib.Path(__file__).with_name("metrics.json")
 CLASSES = 7
 
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/schedule.json: learning rates as PyTorch's schedulers set them.
+"""Writes schedule.json: learning rates as PyTorch's schedulers set them.
 
 Needs PyTorch 2.11 (the CPU build will do) and writes to the path given, or to the committed file.
 
@@ -21,7 +21,7 @@ import warnings
 import torch
 from torch.optim import lr_scheduler
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "schedule.json"
+OUT = pathlib.Path(__file__).with_name("schedule.json")
 INF, NAN = math.inf, math.nan
 FALLING = [1.0, 0.8, 0.79, 0.7899, 0.78985, 0.78985, 0.79, 0.78985, 0.5, 0.5, 0.5, 0.5, 0.6, 0.4, 0.4]
 RISING = [0.1, 0.5, 0.5, 0.50004, 0.5, 0.6, 0.55, 0.6, 0.6, 0.60007, 0.6, 0.9, 0.9, 0.9]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/zero.json: which rank Python's ZeroRedundancyOptimizer gives each parameter to.
+"""Writes zero.json: which rank Python's ZeroRedundancyOptimizer gives each parameter to.
 
 Needs PyTorch 2.11 (the CPU build will do). Each case has the numbers of elements of the parameters of each group, the number of
 ranks, and the owner of each parameter.
@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "zero.json"
+OUT = pathlib.Path(__file__).with_name("zero.json")
 SIZES = [
     [[5]],
     [[4, 4, 4, 4, 4]],

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes crates/vision/golden/transforms.json: torchvision's transforms of pictures, for the tests of `lockstep_vision`.
+"""Writes transforms.json: torchvision's transforms of pictures, for the tests of `lockstep_vision`.
 
 Needs torchvision 0.26, Pillow 13 and numpy:
 
-    python scripts/golden/transforms.py
+    python crates/vision/golden/transforms.py
 
 Pictures are made by a formula that the test has, too (`picture` below). Exact operations are stored as CRC-32 of the
 pixels' bytes, resized pictures as their bytes, large ones with gaps. Operations are those of
@@ -24,7 +24,7 @@ from torchvision import transforms as T
 from torchvision.transforms import functional as F
 from torchvision.transforms.autoaugment import AutoAugmentPolicy, _apply_op
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates/vision/golden/transforms.json"
+OUT = pathlib.Path(__file__).with_name("transforms.json")
 
 # (kind, width, height). 17 × 23 has fewer than 510 pixels, where Pillow's equalize goes beyond 255.
 PICTURES = [

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/resnet.json: torchvision's ResNet-18 and ResNet-34, for crates/lockstep/tests/it/resnet_golden.rs.
+"""Writes resnet.json: torchvision's ResNet-18 and ResNet-34, for crates/lockstep/tests/it/resnet_golden.rs.
 
 Needs PyTorch 2.11, torchvision 0.26 and NumPy (CPU builds will do), and writes to the path given, or to the committed file.
 The networks have their full width. Their 11 and 21 million weights are not stored: both sides draw them from the SplitMix64
@@ -24,7 +24,7 @@ import torch
 import torchvision
 from torch import nn
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "resnet.json"
+OUT = pathlib.Path(__file__).with_name("resnet.json")
 SEED, PICTURES = 2026, 1000
 GAMMA, MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/gpt.json: a small GPT in PyTorch, its logits and gradients, and some steps of its training.
+"""Writes gpt.json: a small GPT in PyTorch, its logits and gradients, and some steps of its training.
 
 Needs PyTorch 2.11 (the CPU build will do). The model is written plainly: attention by a matrix of scores with a mask. Weights follow
 `formula`, salted by the number of the parameter in the order of names. Everything is in double precision, except "bfloat16": the loss under
@@ -21,7 +21,7 @@ from torch.optim import lr_scheduler
 
 import ddp
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "gpt.json"
+OUT = pathlib.Path(__file__).with_name("gpt.json")
 VOCABULARY, CONTEXT, LAYERS, HEADS, WIDTH = 11, 8, 2, 2, 8
 STEPS, WARMUP, RATE, LEAST, NORM = 6, 2, 0.02, 0.002, 0.5
 

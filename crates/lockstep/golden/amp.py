@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes crates/lockstep/golden/amp.json: Python's autocast and GradScaler on the CPU.
+"""Writes amp.json: Python's autocast and GradScaler on the CPU.
 
 Needs PyTorch 2.11 (the CPU build will do). "kinds" has the type of the result of operations under autocast, for both types and
 without autocast. "scales" has runs of the scaler: its options, whether the gradients of each step are finite, and after each update the
@@ -15,7 +15,7 @@ import pathlib
 import torch
 import torch.nn.functional as F
 
-OUT = pathlib.Path(__file__).resolve().parents[2] / "crates" / "lockstep" / "golden" / "amp.json"
+OUT = pathlib.Path(__file__).with_name("amp.json")
 
 OPERATIONS = {
     "matmul": lambda x, y: x @ y,
