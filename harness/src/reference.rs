@@ -179,7 +179,7 @@ mod tests {
             let title = place.lines().next().unwrap();
             assert!(place.ends_with(&format!("\n<!-- reference: {name} -->\n")), "{place}");
             assert!(place.contains(&format!("`lockstep course reference {name}`")), "{place}");
-            assert!(page.text(clap::Command::new("lockstep")).starts_with(&format!("{title}\n\n")), "{title}");
+            assert!(text(*page, clap::Command::new("lockstep")).starts_with(&format!("{title}\n\n")), "{title}");
         }
     }
 

@@ -358,7 +358,7 @@ pub(crate) fn broadcast_states(vs: &VarStore, group: &ProcessGroup) -> Result<()
     broadcast(group, &states(vs, &BTreeSet::new()))
 }
 
-fn broadcast(group: &ProcessGroup, tensors: &[Tensor]) -> Result<()> {
+pub(crate) fn broadcast(group: &ProcessGroup, tensors: &[Tensor]) -> Result<()> {
     if tensors.is_empty() {
         return Ok(());
     }

@@ -1,12 +1,8 @@
 //! `lockstep course`, for maintainers: makes labs, writes exercises from their solutions, and reports what the course lacks.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
-use lockstep_contract::foreign;
 use lockstep_grading::{Lab, Language, package};
 
 use crate::checkout::checkout;

@@ -6,7 +6,7 @@ use std::mem::take;
 use std::ops::Range;
 use std::rc::Rc;
 
-use c10d::{Backend, Error, ProcessGroup, Rank, ReduceOp, Result, Splits};
+use c10d::{Backend, Error, ProcessGroup, ReduceOp, Result, Splits};
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::{VIRTUAL, VirtualRanks, in_pass, tree};
