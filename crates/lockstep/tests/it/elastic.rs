@@ -30,7 +30,7 @@ use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::rng::{KeyedRng, step_seed};
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
-use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel, JoinOptions};
+use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel};
 use lockstep_testkit::margin;
 use proptest::prelude::*;
 use tch::nn::{self, Module, ModuleT, VarStore};
@@ -550,8 +550,6 @@ fn refuses_what_it_does_not_support_and_says_what_to_do() {
             assert!(error.contains(&format!("virtual ranks do not work with {named}")), "{error}");
         }
         let model = wrap(options, &[]).unwrap();
-        let error = message(model.join(&JoinOptions::default(), || Ok::<_, c10d::Error>(())));
-        assert!(error.contains("virtual ranks"), "{error}");
         let error = message(accumulate(&model, &[1], |_| 1, |_| Ok(Tensor::from(1f32))));
         assert!(error.contains("call accumulate_virtual"), "{error}");
         let error =
