@@ -2,15 +2,15 @@
 
 import base64
 import os
+import pathlib
 import shutil
 import subprocess
 import sys
 
-from lib.pages import BOOK, ROOT
-
+ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 TARGET = "wasm32-unknown-unknown"
 FOLDER = ROOT / "target" / "figures"
-MODULE = BOOK / "figures-module.js"
+MODULE = ROOT / "book" / "src" / "figures-module.js"
 SECONDS = 900
 # Small: every reader fetches it.
 SMALL = {"OPT_LEVEL": "z", "LTO": "fat", "CODEGEN_UNITS": "1", "PANIC": "abort", "STRIP": "true"}
