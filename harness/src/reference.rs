@@ -31,9 +31,9 @@ pub(crate) fn text(page: Page, whole: clap::Command) -> String {
 }
 
 pub(crate) fn commands(whole: clap::Command) -> String {
-    let mut text = format!(
+    let mut text = String::from(
         "# Commands\n\nWhat `lockstep COMMAND --help` says. [Exit codes](reference-exit-codes.md) and [environment \
-         variables](reference-variables.md) have pages of their own.\n"
+         variables](reference-variables.md) have pages of their own.\n",
     );
     let mut whole = whole.term_width(WIDTH);
     whole.build();
@@ -57,8 +57,8 @@ fn describe(command: &clap::Command, text: &mut String) {
 }
 
 fn exit_codes() -> String {
-    let mut text = format!(
-        "# Exit codes\n\n| code | `lockstep` and the labs | `scripts/setup.sh` | `scripts/test.sh` |\n|---|---|---|---|\n"
+    let mut text = String::from(
+        "# Exit codes\n\n| code | `lockstep` and the labs | `scripts/setup.sh` | `scripts/test.sh` |\n|---|---|---|---|\n",
     );
     for row in CODES {
         let _ = writeln!(text, "| {} |", row.join(" | "));
@@ -97,10 +97,10 @@ fn failure_causes() -> String {
 
 /// The exercises' tasks, with the sums of each lab.
 fn tasks() -> String {
-    let mut text = format!(
+    let mut text = String::from(
         "# Tasks\n\nEvery task of the exercises, with the minutes that it takes, its section of the chapter included. The minutes \
          are estimates for people who know PyTorch and read Rust without writing it daily; nobody has measured them in a class.\n\n\
-         <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n"
+         <div class=\"wide\">\n\n| lab | task | what | minutes |\n|---|---|---|---|\n",
     );
     for lab in lockstep_grading::labs::LABS {
         let Ok(Tasks { chapter, tasks }) = lab.tasks() else { continue }; // a test reads them all
@@ -122,7 +122,7 @@ fn heading_id(heading: &str) -> String {
 }
 
 fn variables() -> String {
-    let mut text = format!("# Environment variables\n\n| variable | read by | meaning |\n|---|---|---|\n");
+    let mut text = String::from("# Environment variables\n\n| variable | read by | meaning |\n|---|---|---|\n");
     for Variables { names, by, meaning } in VARIABLES {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
         let _ = writeln!(text, "| {} | {by} | {meaning} |", names.join(", "));

@@ -142,7 +142,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
             _ => format!("{} of {ranks} ranks compute, {waiting} wait.", busy.len()),
         };
         let mut frame = Frame { says, shapes: Vec::new() };
-        for rank in 0..ranks {
+        for (rank, works) in works.iter().enumerate() {
             let y = top + rank as f64 * row;
             frame.words(
                 format!("name {rank}"),
@@ -150,7 +150,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
                 "plain",
                 format!("{} {rank}", if width < 500.0 { "r." } else { "rank" }),
             );
-            for work in works[rank].iter().filter(|work| work.start < now) {
+            for work in works.iter().filter(|work| work.start < now) {
                 let (x, wide) = (left + unit * work.start as f64, unit * (work.end.min(now) - work.start) as f64);
                 let class = match (work.forward, work.chunk) {
                     (true, 0) => "cell",
@@ -170,7 +170,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
                     words,
                 );
             }
-            let text = format!("{}", held(&works[rank], now, chunks));
+            let text = format!("{}", held(works, now, chunks));
             frame.cell(format!("held {rank}"), [width - 40.0, y, 38.0, row - 6.0], "plain", text);
         }
         frame.line("now", [left + unit * now as f64, 2.0, 0.0, height - 28.0], "now");
