@@ -104,11 +104,11 @@ class Workers:
         return sorted(self._asked if self._launched else map(int, text.split()))
 
 
-def _with_text(run: Callable[[], Any]) -> dict[str, Any]:
-    """A result, or the text of the exception that is raised."""
+def _with_text(run: Callable[[], Any], *mistakes: type[Exception]) -> dict[str, Any]:
+    """A result, or the text of the exception that is raised; not of one that is a mistake in this task."""
     try:
         return {"Ok": run()}
-    except (WrongType, NotImplementedError, AttributeError, NameError):
+    except (WrongType, NotImplementedError, AttributeError, NameError, *mistakes):
         raise
     except Exception as error:
         return {"Err": str(error) if not isinstance(error, (KeyError, OSError)) else explained(error)}
@@ -148,7 +148,7 @@ def _nested(answer: Callable[..., Any], given: Any) -> list[Any]:
 def _visible(answer: Callable[..., Any], given: Any) -> list[Any]:
     gpus, environ, local_rank = given
     process = CudaProcess(gpus, environ)
-    returned = _with_text(lambda: integer(answer(process, local_rank)))
+    returned = _with_text(lambda: integer(answer(process, local_rank)), IndexError)
     return [returned, process._opened, process.environ.get(VISIBLE), process.device_count()]
 
 

@@ -22,6 +22,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         (epochs, steps, 3, uneven),
         // A snapshot at the end of the epoch, which is not due, would be the last one.
         (epochs, steps, 3, vec![steps + 1]),
+        // So many epochs that one snapshot more in each is not taken for one after a kill.
+        (9, steps, 3, vec![]),
         // Not killed, but started again after the last step.
         (epochs, steps, 1, vec![epochs * steps + 1]),
     ];

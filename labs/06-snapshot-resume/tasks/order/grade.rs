@@ -16,7 +16,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let (samples, seed) = (random.below(20..30), random.below(1..1000) as u64);
     let begin = random.below(1..4) as u64;
     // Many runs have the seed 0.
-    let full: [Case; 3] = [(seed, samples, 0..EPOCHS), (seed + 1, samples, 0..EPOCHS), (0, samples, 0..EPOCHS)];
+    let full: [Case; 5] = [seed, seed + 1, 0, 1, 11].map(|seed| (seed, samples, 0..EPOCHS));
     let resumed: [Case; 2] = [(seed, samples, begin..EPOCHS), (seed, samples, EPOCHS - 1..EPOCHS)];
     let outputs = runner.call::<_, Vec<Vec<usize>>>(1, &full)?;
     // Each in a process of its own, as after a restart.
@@ -46,7 +46,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         same == Some(0) && whole[1] != outputs.of(0, 1)[1],
         "in one epoch the seed has no effect: a product of seed and epoch is 0 for epoch 0. Give the key both numbers",
     )
-    .or_fail("the seed is not used: all runs have the same orders")
+    .or_fail("the seed is not used: all runs have the same orders")?;
+    digits_apart(samples, outputs.of(0, 3), outputs.of(0, 4))
+}
+
+/// The orders of seed 1 must not be those of seed 11, ten epochs earlier, in some epochs only: in all of them they are if the key is the sum of seed
+/// and epoch, as in PyTorch's sampler.
+fn digits_apart(samples: usize, one: &[Vec<usize>], eleven: &[Vec<usize>]) -> anyhow::Result<()> {
+    let pairs = || one[10..].iter().zip(eleven);
+    let meet = pairs().position(|(one, eleven)| one == eleven).filter(|_| pairs().any(|(one, eleven)| one != eleven));
+    Claim::that(
+        meet.is_none(),
+        "another seed, other orders",
+        meet.map(|epoch| format!("epoch {} of seed 1 and epoch {epoch} of seed 11: {:?}", epoch + 10, eleven[epoch])).unwrap_or_default(),
+    )
+    .given(format!("seeds 1 and 11, {samples} samples, epochs 0 to {}", EPOCHS - 1))
+    .or_fail("two pairs of seed and epoch have one key, such as their digits one after the other: keep the two numbers apart in it")
 }
 
 fn same_orders(epoch: usize, orders: &[Vec<usize>]) -> String {
