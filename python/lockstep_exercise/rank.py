@@ -277,7 +277,8 @@ def a(types: Any, value: Any, wanted: str, what: str = "the answer returned") ->
 
 def _wrong(value: Any, wanted: str, what: str) -> str:
     why = f"{what} {_named(value)} where {wanted} is asked for"
-    if value is None:
+    # Of a field, it is not the function that may lack a `return`.
+    if value is None and " whose " not in what:
         why += ": a path through the function ends without `return`, or returns the value of a call that has none"
     return why
 

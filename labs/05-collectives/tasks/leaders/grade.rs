@@ -99,8 +99,8 @@ fn check_calls(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<(
          step sends between nodes, and only leaders take part in it",
     )
     .or_fail(
-        "the sum is right, but an operation sends between nodes from a rank that is not a leader: the groups are not the nodes. Node n has \
-         `nodes[n]` ranks, and nodes may differ",
+        "the sum is right, but an operation sends between nodes from a rank that is not a leader: let each operation have the ranks of \
+         one node, of which node n has `nodes[n]`, or the leaders",
     )
 }
 
