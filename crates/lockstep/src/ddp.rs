@@ -159,7 +159,7 @@ pub struct DistributedDataParallel<M> {
     group: Rc<ProcessGroup>,
     reducer: Reducer,
     /// What sums gradients in the place of the reducer, with virtual ranks.
-    pub(crate) tree: Option<TreeSum>,
+    pub(crate) tree: Option<Box<TreeSum>>,
     /// The parameters that are trained and reduced.
     params: Vec<Tensor>,
     /// Whether the gradients of each of `params` are sparse.
@@ -215,7 +215,7 @@ impl<M> DistributedDataParallel<M> {
                 tch::set_num_threads(1); // as launchers set it for more than one rank
             }
             let (group, buffers) = (Rc::clone(&group), buffers.iter().map(Tensor::shallow_clone).collect());
-            TreeSum::new(ranks, group, named, buffers, options.find_unused_parameters)
+            Box::new(TreeSum::new(ranks, group, named, buffers, options.find_unused_parameters))
         });
         let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
         let options = *options;
@@ -251,7 +251,7 @@ impl<M> DistributedDataParallel<M> {
     /// The virtual ranks that this rank trains, one after the other, in each step: its own rank alone, unless
     /// [`DdpOptions::virtual_ranks`] says otherwise.
     pub fn virtual_ranks(&self) -> VirtualRanks {
-        self.tree.as_ref().map_or_else(|| VirtualRanks::of_ranks(&self.group), TreeSum::ranks)
+        self.tree.as_ref().map_or_else(|| VirtualRanks::of_ranks(&self.group), |tree| tree.ranks())
     }
 
     /// The reducer, to look at its buckets. With virtual ranks it does nothing.

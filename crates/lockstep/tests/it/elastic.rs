@@ -253,7 +253,7 @@ fn train(group: Rc<ProcessGroup>, training: &Training, folder: &Path, until: usi
             };
             losses.push(loss.to_bits());
             if let Some(norm) = clip {
-                scaler.unscale(&mut *optimizer).unwrap();
+                scaler.unscale(&*optimizer).unwrap();
                 clip_grad_norm(&[GradParts::whole(&params)], norm).unwrap();
             }
             scaler.step(&mut *optimizer).unwrap();

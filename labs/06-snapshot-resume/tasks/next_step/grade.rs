@@ -185,7 +185,7 @@ fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<
     claim.causes(causes).or_fail(if what.is_empty() {
         "the steps are in the wrong order".to_owned()
     } else if expected.starts_with(observed) {
-        let missing = missing.map(|position| named(position)).unwrap_or_default();
+        let missing = missing.map(named).unwrap_or_default();
         format!(
             "the steps from {missing} on are missing: a run ended before the last one, or a kill passed for its end"
         )
