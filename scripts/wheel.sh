@@ -19,7 +19,7 @@ usage: scripts/wheel.sh [--arch ARCH] [--out DIR]
 
 Builds one wheel per architecture, and checks its size and the newest glibc that it asks for. Needs rustup, Python with venv, and a
 network for maturin, zig and the Rust standard library of aarch64, unless they are installed. It compiles the command with optimization:
-four minutes per architecture on two cores.
+four to eight minutes per architecture on two cores.
 
   --arch ARCH   x86_64 or aarch64 (default: both)
   --out DIR     where the wheels go (default: target/wheel)
@@ -82,7 +82,8 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
     command = next((name for name in names if name.endswith(".data/scripts/lockstep")), None)
     if command is None or not any(name.endswith(".dist-info/METADATA") for name in names):
         sys.exit(f"it has no command: {names}")
-    asks = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"GLIBC_(\d+\.\d+)\b", wheel.read(command))}
+    # Names of the dynamic section end with NUL; the program's own texts speak of versions, too.
+    asks = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"(?<=\0)GLIBC_(\d+\.\d+)(?=\0)", wheel.read(command))}
     if max(asks, default=(0,)) > (2, 28):
         sys.exit(f"it asks for glibc {max(asks)}")
 END
