@@ -5,6 +5,9 @@ use crate::layout::{Cluster, Layout, Sharding, TransformerStep};
 /// Layouts that a table shows, besides copies alone.
 pub const SHOWN: usize = 12;
 
+/// The note of the fastest layout that fits.
+pub const FASTEST: &str = "the fastest that fits";
+
 /// A layout with the sharding that suits it best.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
@@ -52,15 +55,35 @@ impl Choice {
         nodes.chain(ranks).filter_map(fitting).min_by(|(_, first), (_, second)| first.step.total_cmp(&second.step))
     }
 
-    /// Which of all layouts a table shows, as positions in their order: the [`SHOWN`] fastest that fit, or if these are fewer others; and
-    /// copies alone.
-    pub fn shown(all: &[Choice]) -> Vec<usize> {
+    /// What a table shows of all layouts, in their order: the [`SHOWN`] fastest that fit, or if these are fewer others; and copies alone. Each
+    /// with a note, which may be empty.
+    pub fn shown(all: &[Choice]) -> Vec<(Choice, &'static str)> {
         let (fitting, others): (Vec<usize>, Vec<usize>) = (0..all.len()).partition(|at| all[*at].fits);
+        let fastest = fitting.first().copied();
         let mut shown: Vec<usize> = fitting.into_iter().chain(others).take(SHOWN).collect();
         shown.extend((0..all.len()).filter(|at| all[*at].is_copies()));
         shown.sort_unstable();
         shown.dedup();
-        shown
+        let note = |at: usize| match all[at].fits {
+            true if Some(at) == fastest => FASTEST,
+            true => "",
+            false => "does not fit",
+        };
+        shown.into_iter().map(|at| (all[at], note(at))).collect()
+    }
+
+    /// The layout in a table: copies, what they shard, parts, stages, context, and experts if the transformer has some.
+    pub fn cells(&self, job: &TransformerStep) -> Vec<String> {
+        let Layout { data, tensor, pipeline, context, expert } = self.layout;
+        let sharded = match self.sharding {
+            Sharding::None => "",
+            Sharding::States => "states",
+            Sharding::Full => "all",
+        };
+        let [data, tensor, pipeline, context, expert] =
+            [data, tensor, pipeline, context, expert].map(|number| number.to_string());
+        let experts = job.experts.map(|_| expert);
+        [data, sharded.to_owned(), tensor, pipeline, context].into_iter().chain(experts).collect()
     }
 
     /// Returns true if its ranks divide nothing but the batch, and experts.

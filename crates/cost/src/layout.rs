@@ -107,7 +107,7 @@ pub enum Sharding {
 }
 
 /// Seconds of a step on one rank, by what takes them.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Times {
     pub compute: f64,
     /// All-reduces over the parts of each layer.

@@ -17,7 +17,7 @@ mod schedule;
 mod step;
 
 pub use alpha_beta::{AlphaBeta, Collective, FitError};
-pub use choice::{Choice, SHOWN};
+pub use choice::{Choice, FASTEST, SHOWN};
 pub use cluster_file::{ClusterFile, ClusterFileError, first_unusable};
 pub use layout::{Cluster, Experts, Layout, Sharding, Times, TransformerStep};
 pub use schedule::{Action, Schedule, ScheduleError, Slot};
@@ -32,4 +32,14 @@ pub fn digits(value: f64) -> String {
         size => (1.0 - size.log10().floor()) as usize,
     };
     format!("{value:.decimals$}")
+}
+
+/// Units, the largest first, with their sizes.
+pub type Units = [(&'static str, f64)];
+pub const SECONDS: &Units = &[(" s", 1.0), (" ms", 1e-3), (" µs", 1e-6), (" ns", 1e-9)];
+pub const BYTES: &Units = &[(" GiB", 1_073_741_824.0), (" MiB", 1_048_576.0), (" KiB", 1024.0), (" B", 1.0)];
+
+/// The largest unit that is not larger than the value, and its size; otherwise the smallest.
+pub fn unit(value: f64, units: &Units) -> (&'static str, f64) {
+    *units.iter().find(|(_, size)| value.abs() >= *size).unwrap_or(&units[units.len() - 1])
 }

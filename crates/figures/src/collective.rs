@@ -4,7 +4,7 @@
 //! Sources: P. Patarasuk and X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (2009), for the ring;
 //! R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH" (2005), for the others.
 
-use crate::scene::{Controls, Frame, Scene, shown};
+use crate::scene::{Controls, Frame, Scene, is_narrow, shown};
 
 /// One rank sends chunks to another.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +17,8 @@ struct Transfer {
 }
 
 type Rounds = Vec<Vec<Transfer>>;
+/// What was sent: chunks and their cells.
+type Message = (Transfer, Vec<(usize, Cell)>);
 
 /// From this one on, [`ALGORITHMS`] move numbers without adding them.
 const GATHER: usize = 5;
@@ -162,7 +164,7 @@ impl Run {
     }
 
     /// What those ranks receive in it, with the cells as they were sent.
-    fn sent(&self, able: &[usize]) -> Vec<(Transfer, Vec<(usize, Cell)>)> {
+    fn sent(&self, able: &[usize]) -> Vec<Message> {
         let of = |rank: usize| {
             let round = &self.rounds[self.ended[rank]];
             let arriving = round.iter().filter(move |transfer| transfer.to == rank);
@@ -174,7 +176,7 @@ impl Run {
         able.iter().copied().flat_map(of).collect()
     }
 
-    fn receive(&mut self, able: &[usize], sent: &[(Transfer, Vec<(usize, Cell)>)]) {
+    fn receive(&mut self, able: &[usize], sent: &[Message]) {
         for (transfer, cells) in sent {
             for (chunk, cell) in cells {
                 let place = self.place(transfer, *chunk);
@@ -190,13 +192,41 @@ impl Run {
         able.iter().for_each(|rank| self.ended[*rank] += 1);
     }
 
+    /// How a cell looks: whether its number is the collective's result, a part of it, or the rank's own.
+    fn class(&self, rank: usize, cell: Option<Cell>) -> &'static str {
+        let all = (1 << self.ranks) - 1;
+        match cell {
+            None => "empty",
+            Some(cell) if cell.from == all || (self.algorithm >= GATHER && cell.from != 1 << rank) => "done",
+            Some(cell) if cell.from.count_ones() > 1 => "partial",
+            Some(_) => "cell",
+        }
+    }
+
+    /// What the figure says in the end, after so many rounds.
+    fn end(&self, rounds: usize) -> String {
+        let Some(absent) = self.absent else { return format!("Done after {rounds} rounds.") };
+        let waits = self.waits();
+        let waits = waits.iter().map(|(rank, whom)| format!("rank {rank} waits for {}", listed(whom)));
+        let waits = waits.collect::<Vec<_>>().join("; ");
+        format!("A hang, until the timeout: rank {absent} is in another collective; {waits}.")
+    }
+
     /// Bytes that each rank sends, as a part of the tensor; the most of all ranks.
     fn most_sent(&self) -> f64 {
-        let sent = |rank: usize| -> usize {
-            let own = self.rounds.iter().flatten().filter(|transfer| transfer.from == rank);
-            own.map(|transfer| transfer.chunks.len()).sum()
-        };
-        (0..self.ranks).map(sent).max().unwrap_or(0) as f64 / self.ranks as f64
+        self.most(self.rounds.iter().flatten())
+    }
+
+    /// The sum over the rounds of the largest part of the tensor that a rank sends in each.
+    fn per_byte(&self) -> f64 {
+        self.rounds.iter().map(|round| self.most(round.iter())).sum()
+    }
+
+    /// The largest part of the tensor that a rank sends in these.
+    fn most<'a>(&self, transfers: impl Iterator<Item = &'a Transfer>) -> f64 {
+        let mut sent = vec![0; self.ranks];
+        transfers.for_each(|transfer| sent[transfer.from] += transfer.chunks.len());
+        sent.into_iter().max().unwrap_or(0) as f64 / self.ranks as f64
     }
 
     /// Whom each rank that cannot go on waits for.
@@ -217,21 +247,51 @@ impl Run {
 
 /// Where things are.
 struct Place {
-    left: f64,
+    width: f64,
     column: f64,
     top: f64,
     row: f64,
+    height: f64,
 }
 
 impl Place {
+    fn new(width: f64, ranks: usize) -> Self {
+        let (top, row) = (26.0, 26.0);
+        Place { width, column: width / ranks as f64, top, row, height: top + ranks as f64 * row + 24.0 }
+    }
+
     fn cell(&self, rank: usize, chunk: usize) -> [f64; 4] {
         let wide = (self.column - 6.0).min(56.0);
-        [
-            self.left + rank as f64 * self.column + (self.column - wide) / 2.0,
-            self.top + chunk as f64 * self.row,
-            wide,
-            self.row - 4.0,
-        ]
+        let left = rank as f64 * self.column + (self.column - wide) / 2.0;
+        [left, self.top + chunk as f64 * self.row, wide, self.row - 4.0]
+    }
+
+    /// What all ranks have, and what is on its way, at the sender or already at the receiver.
+    fn frame(&self, run: &Run, says: impl Into<String>, moving: &[Message], arrived: bool) -> Frame {
+        let mut frame = Frame::new(says);
+        for rank in 0..run.ranks {
+            let [x, _, wide, _] = self.cell(rank, 0);
+            let name = if is_narrow(self.width) && run.ranks > 5 { format!("{rank}") } else { format!("rank {rank}") };
+            frame.cell(format!("name {rank}"), [x, 2.0, wide, 20.0], "plain strong", name);
+            for (chunk, cell) in run.cells[rank].iter().enumerate() {
+                let number = cell.map_or(String::new(), |cell| cell.number.to_string());
+                frame.cell(format!("{rank} {chunk}"), self.cell(rank, chunk), run.class(rank, *cell), number);
+            }
+            if run.absent == Some(rank) {
+                let name = if wide < 50.0 { "?" } else { "other" };
+                frame.cell(format!("elsewhere {rank}"), [x, self.height - 22.0, wide, 20.0], "wrong", name);
+            }
+        }
+        for (transfer, cells) in moving {
+            for (chunk, cell) in cells {
+                let (rank, at) =
+                    if arrived { (transfer.to, run.place(transfer, *chunk)) } else { (transfer.from, *chunk) };
+                let [x, y, wide, high] = self.cell(rank, at);
+                let key = format!("move {} {} {chunk}", transfer.from, transfer.to);
+                frame.cell(key, [x + 3.0, y + 3.0, wide - 6.0, high - 6.0], "moving", cell.number.to_string());
+            }
+        }
+        frame
     }
 }
 
@@ -239,56 +299,11 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
     let algorithm = controls.choice("algorithm", "collective", &ALGORITHMS);
     let ranks = controls.count("ranks", "ranks", [2, 8], 4);
     let fault = controls.choice("order", "calls", &["the same on all ranks", "rank 1 calls another first"]);
-    let absent = (fault == 1).then_some(1);
-    let mut run = Run::new(algorithm, ranks, absent);
-    let place = Place { left: 0.0, column: width / ranks as f64, top: 26.0, row: 26.0 };
-    let height = place.top + ranks as f64 * place.row + 24.0;
-    let full = (1_u32 << ranks) - 1;
+    let mut run = Run::new(algorithm, ranks, (fault == 1).then_some(1));
+    let place = Place::new(width, ranks);
 
-    let draw = |run: &Run, says: String, moving: &[(Transfer, Vec<(usize, Cell)>)], arrived: bool| {
-        let mut frame = Frame { says, shapes: Vec::new() };
-        for rank in 0..ranks {
-            let at = place.cell(rank, 0);
-            let name = if width < 500.0 && ranks > 5 { format!("{rank}") } else { format!("rank {rank}") };
-            frame.cell(format!("name {rank}"), [at[0], 2.0, at[2], 20.0], "plain strong", name);
-            for chunk in 0..ranks {
-                let cell = run.cells[rank][chunk];
-                let class = match cell {
-                    None => "empty",
-                    Some(cell) if cell.from == full || (algorithm >= GATHER && cell.from != 1 << rank) => "done",
-                    Some(cell) if cell.from.count_ones() > 1 => "partial",
-                    Some(_) => "cell",
-                };
-                frame.cell(
-                    format!("{rank} {chunk}"),
-                    place.cell(rank, chunk),
-                    class,
-                    cell.map_or(String::new(), |cell| cell.number.to_string()),
-                );
-            }
-            if absent == Some(rank) {
-                let [x, _, w, _] = at;
-                frame.cell(
-                    format!("elsewhere {rank}"),
-                    [x, height - 22.0, w, 20.0],
-                    "wrong",
-                    if w < 50.0 { "?" } else { "other" },
-                );
-            }
-        }
-        for (transfer, cells) in moving {
-            for (chunk, cell) in cells {
-                let to = run.place(transfer, *chunk);
-                let [x, y, w, h] =
-                    if arrived { place.cell(transfer.to, to) } else { place.cell(transfer.from, *chunk) };
-                let key = format!("move {} {} {chunk}", transfer.from, transfer.to);
-                frame.cell(key, [x + 3.0, y + 3.0, w - 6.0, h - 6.0], "moving", cell.number.to_string());
-            }
-        }
-        frame
-    };
-
-    let mut frames = vec![draw(&run, format!("Before: each rank has its own numbers, in {ranks} chunks."), &[], false)];
+    let before = format!("Before: each rank has its own numbers, in {ranks} chunks.");
+    let mut frames = vec![place.frame(&run, before, &[], false)];
     let mut turn = 0;
     loop {
         let able = run.able();
@@ -297,52 +312,22 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
         }
         turn += 1;
         let sent = run.sent(&able);
-        let what = if sent.first().is_some_and(|(transfer, _)| transfer.adds) {
-            "adds what it receives"
-        } else {
-            "keeps what it receives"
-        };
-        frames.push(draw(
-            &run,
-            format!(
-                "Round {turn}: {} numbers are on their way.",
-                sent.iter().map(|(_, cells)| cells.len()).sum::<usize>()
-            ),
-            &sent,
-            false,
-        ));
-        frames.push(draw(&run, format!("Round {turn}: each receiver {what}."), &sent, true));
+        let numbers: usize = sent.iter().map(|(_, cells)| cells.len()).sum();
+        let adds = sent.first().is_some_and(|(transfer, _)| transfer.adds);
+        let keeps = if adds { "adds" } else { "keeps" };
+        frames.push(place.frame(&run, format!("Round {turn}: {numbers} numbers are on their way."), &sent, false));
+        frames.push(place.frame(&run, format!("Round {turn}: each receiver {keeps} what it receives."), &sent, true));
         run.receive(&able, &sent);
-        frames.push(draw(&run, format!("After round {turn}."), &[], false));
+        frames.push(place.frame(&run, format!("After round {turn}."), &[], false));
     }
-    let waits = run.waits();
     if let Some(last) = frames.last_mut() {
-        last.says = if absent.is_none() {
-            format!("Done after {turn} rounds.")
-        } else {
-            let waits = waits.iter().map(|(rank, whom)| format!("rank {rank} waits for {}", listed(whom)));
-            format!(
-                "A hang, until the timeout: rank 1 is in another collective; {}.",
-                waits.collect::<Vec<_>>().join("; ")
-            )
-        };
+        last.says = run.end(turn);
     }
-    let mut scene = Scene { width, height, frames, facts: Vec::new(), first: 0 };
+    let mut scene = Scene::new([width, place.height], frames);
     scene.tell("rounds", run.rounds.len().to_string());
     scene.tell("sent by one rank, at most", format!("{} × the tensor", shown(run.most_sent(), "")));
-    scene.tell("time", format!("{} α + {} β·bytes", run.rounds.len(), shown(per_byte(&run), "")));
+    scene.tell("time", format!("{} α + {} β·bytes", run.rounds.len(), shown(run.per_byte(), "")));
     Ok(scene)
-}
-
-/// The sum over the rounds of the largest part of the tensor that a rank sends in it.
-fn per_byte(run: &Run) -> f64 {
-    let most = |round: &Vec<Transfer>| {
-        let sent = |rank: usize| {
-            round.iter().filter(|transfer| transfer.from == rank).map(|transfer| transfer.chunks.len()).sum::<usize>()
-        };
-        (0..run.ranks).map(sent).max().unwrap_or(0)
-    };
-    run.rounds.iter().map(most).sum::<usize>() as f64 / run.ranks as f64
 }
 
 fn listed(ranks: &[usize]) -> String {

@@ -2,7 +2,7 @@
 //! precision with Adam: 4 of the parameter, 4 of its gradient, 8 of the two means. Source: Rajbhandari and others, "ZeRO: Memory Optimizations
 //! Toward Training Trillion Parameter Models" (2020).
 
-use crate::scene::{Controls, Frame, Scene, bytes};
+use crate::scene::{Controls, Frame, Scene, bytes, is_narrow};
 
 const METHODS: [&str; 4] =
     ["copies (DDP)", "divided states (ZeRO 1)", "divided gradients (ZeRO 2)", "fully sharded (ZeRO 3)"];
@@ -79,7 +79,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
     let kept = controls.range("activations", "activations of a unit, in MB", [0.0, 2000.0, 50.0], 400.0);
     let job = Job { method, parameters: 1e6 * millions, ranks: ranks as f64, units, kept: 1e6 * kept };
     let whole = (0..4).map(|method| Job { method, ..job }.peak()).fold(0.0, f64::max);
-    let (left, top, row) = (if width < 500.0 { 92.0 } else { 120.0 }, 8.0, 30.0);
+    let (left, top, row) = (if is_narrow(width) { 92.0 } else { 120.0 }, 8.0, 30.0);
     let height = top + 6.0 * row + 20.0;
     let scale = (width - left - 74.0) / whole;
     let classes = ["compute", "moving", "partial", "cell", "done"];
@@ -106,7 +106,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
             }
             .to_owned(),
         };
-        let mut frame = Frame { says, shapes: Vec::new() };
+        let mut frame = Frame::new(says);
         let held = job.held(*moment);
         let mut x = left;
         for (at, (name, held)) in NAMES.iter().zip(held).enumerate() {
@@ -123,7 +123,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
         frame
     };
     let frames = job.moments().iter().map(frame).collect();
-    let mut scene = Scene { width, height, frames, facts: Vec::new(), first: 0 };
+    let mut scene = Scene::new([width, height], frames);
     for (method, name) in METHODS.iter().enumerate() {
         scene.tell(&format!("peak, {name}"), bytes(Job { method, ..job }.peak()));
     }

@@ -113,43 +113,55 @@ fn held(works: &[Work], at: u64, chunks: usize) -> f64 {
     (forward - backward) as f64 / chunks as f64
 }
 
-pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String> {
-    let schedule = controls.choice("schedule", "schedule", &SCHEDULES);
-    let ranks = controls.count("stages", "ranks", [2, 6], 4);
-    let micro_batches = controls.count("micro_batches", "micro-batches", [1, 12], 6);
-    let chunks = if schedule == 2 { CHUNKS } else { 1 };
-    let micro_batches = if schedule == 2 { micro_batches.next_multiple_of(ranks) } else { micro_batches };
-    let works = timeline(schedule, ranks, micro_batches);
-    let end = works.iter().flatten().map(|work| work.end).max().unwrap_or(1);
-    let (left, row, top) = (if width < 500.0 { 44.0 } else { 64.0 }, 30.0, 8.0);
-    let unit = (width - left - 46.0) / end as f64;
-    let height = top + ranks as f64 * row + 26.0;
+/// The works of all ranks, and where they are drawn.
+struct Lanes {
+    works: Vec<Vec<Work>>,
+    chunks: usize,
+    /// The step's end.
+    end: u64,
+    width: f64,
+    left: f64,
+    /// Pixels of a unit of time.
+    unit: f64,
+    height: f64,
+}
 
-    let moments: Vec<u64> = {
-        let mut ends: Vec<u64> = works.iter().flatten().map(|work| work.end).chain([0]).collect();
+impl Lanes {
+    const TOP: f64 = 8.0;
+    const ROW: f64 = 30.0;
+
+    fn new(works: Vec<Vec<Work>>, chunks: usize, width: f64) -> Self {
+        let end = works.iter().flatten().map(|work| work.end).max().unwrap_or(1);
+        let left = Frame::after_rank(width);
+        let (unit, height) = ((width - left - 46.0) / end as f64, Self::TOP + works.len() as f64 * Self::ROW + 26.0);
+        Lanes { works, chunks, end, width, left, unit, height }
+    }
+
+    /// When something ends, in order.
+    fn moments(&self) -> Vec<u64> {
+        let mut ends: Vec<u64> = self.works.iter().flatten().map(|work| work.end).chain([0]).collect();
         ends.sort_unstable();
         ends.dedup();
         ends
-    };
-    let frame = |now: u64| {
-        let busy: Vec<usize> =
-            (0..ranks).filter(|rank| works[*rank].iter().any(|work| work.start < now && now <= work.end)).collect();
-        let waiting = ranks - busy.len();
-        let says = match now {
+    }
+
+    fn says(&self, now: u64) -> String {
+        let is_busy = |works: &&Vec<Work>| works.iter().any(|work| work.start < now && now <= work.end);
+        let (ranks, busy) = (self.works.len(), self.works.iter().filter(is_busy).count());
+        match now {
             0 => "Nothing has begun.".to_owned(),
-            now if now == end => "The step's end: the optimizer can begin.".to_owned(),
-            _ if waiting == 0 => "All ranks compute.".to_owned(),
-            _ => format!("{} of {ranks} ranks compute, {waiting} wait.", busy.len()),
-        };
-        let mut frame = Frame { says, shapes: Vec::new() };
-        for (rank, works) in works.iter().enumerate() {
-            let y = top + rank as f64 * row;
-            frame.words(
-                format!("name {rank}"),
-                [0.0, y + 4.0],
-                "plain",
-                format!("{} {rank}", if width < 500.0 { "r." } else { "rank" }),
-            );
+            now if now == self.end => "The step's end: the optimizer can begin.".to_owned(),
+            _ if busy == ranks => "All ranks compute.".to_owned(),
+            _ => format!("{busy} of {ranks} ranks compute, {} wait.", ranks - busy),
+        }
+    }
+
+    fn frame(&self, now: u64) -> Frame {
+        let Lanes { width, left, unit, height, .. } = *self;
+        let mut frame = Frame::new(self.says(now));
+        for (rank, works) in self.works.iter().enumerate() {
+            let y = Self::TOP + rank as f64 * Self::ROW;
+            frame.rank(rank, y + 4.0, width);
             for work in works.iter().filter(|work| work.start < now) {
                 let (x, wide) = (left + unit * work.start as f64, unit * (work.end.min(now) - work.start) as f64);
                 let class = match (work.forward, work.chunk) {
@@ -158,50 +170,44 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
                     (false, 0) => "compute",
                     (false, _) => "done",
                 };
-                let words = if unit * (work.end - work.start) as f64 > 13.0 {
-                    work.micro_batch.to_string()
-                } else {
-                    String::new()
-                };
-                frame.cell(
-                    format!("{rank} {} {} {}", work.forward, work.micro_batch, work.chunk),
-                    [x, y, wide, row - 6.0],
-                    class,
-                    words,
-                );
+                let has_room = unit * (work.end - work.start) as f64 > 13.0;
+                let words = if has_room { work.micro_batch.to_string() } else { String::new() };
+                let key = format!("{rank} {} {} {}", work.forward, work.micro_batch, work.chunk);
+                frame.cell(key, [x, y, wide, Self::ROW - 6.0], class, words);
             }
-            let text = format!("{}", held(works, now, chunks));
-            frame.cell(format!("held {rank}"), [width - 40.0, y, 38.0, row - 6.0], "plain", text);
+            let held = held(works, now, self.chunks).to_string();
+            frame.cell(format!("held {rank}"), [width - 40.0, y, 38.0, Self::ROW - 6.0], "plain", held);
         }
         frame.line("now", [left + unit * now as f64, 2.0, 0.0, height - 28.0], "now");
         frame.cell("heading", [width - 60.0, height - 22.0, 60.0, 18.0], "plain faint", "held");
         frame.words("legend", [left, height - 22.0], "faint", "light: forward, dark: backward");
         frame
-    };
-    let frames: Vec<Frame> = moments.iter().map(|now| frame(*now)).collect();
+    }
+}
+
+pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String> {
+    let schedule = controls.choice("schedule", "schedule", &SCHEDULES);
+    let ranks = controls.count("stages", "ranks", [2, 6], 4);
+    let asked_for = controls.count("micro_batches", "micro-batches", [1, 12], 6);
+    let interleaved = schedule == 2;
+    let (chunks, micro_batches) =
+        if interleaved { (CHUNKS, asked_for.next_multiple_of(ranks)) } else { (1, asked_for) };
+    let lanes = Lanes::new(timeline(schedule, ranks, micro_batches), chunks, width);
+    let moments = lanes.moments();
+    let frames = moments.iter().map(|now| lanes.frame(*now)).collect();
     let busy = micro_batches as u64 * (FORWARD + BACKWARD);
-    let bubble = 1.0 - busy as f64 / end as f64;
-    let peak = works
-        .iter()
-        .map(|works| moments.iter().map(|at| held(works, *at, chunks)).fold(0.0, f64::max))
-        .fold(0.0, f64::max);
-    let first = frames.len() - 1;
-    let mut scene = Scene { width, height, frames, facts: Vec::new(), first };
-    scene.tell(
-        "micro-batches",
-        match schedule {
-            2 => format!("{micro_batches}: interleaved, a multiple of the ranks"),
-            _ => micro_batches.to_string(),
-        },
-    );
+    let bubble = 1.0 - busy as f64 / lanes.end as f64;
+    let held = lanes.works.iter().flat_map(|works| moments.iter().map(|at| held(works, *at, chunks)));
+    let peak = held.fold(0.0, f64::max);
+    let mut scene = Scene::new([width, lanes.height], frames).from_the_end();
+    let why = if interleaved { ": interleaved, a multiple of the ranks" } else { "" };
+    scene.tell("micro-batches", format!("{micro_batches}{why}"));
     scene.tell("bubble", format!("{:.0} % of the time", 100.0 * bubble));
-    let formula = match schedule {
-        2 => {
-            format!("(p − 1) / (2m + p − 1) = {:.0} %", 100.0 * share(ranks, CHUNKS * micro_batches))
-        }
-        _ => format!("(p − 1) / (m + p − 1) = {:.0} %", 100.0 * share(ranks, micro_batches)),
-    };
-    scene.tell("formula", formula);
+    let turns = if interleaved { "2m" } else { "m" };
+    scene.tell(
+        "formula",
+        format!("(p − 1) / ({turns} + p − 1) = {:.0} %", 100.0 * share(ranks, chunks * micro_batches)),
+    );
     scene.tell("activations of one rank at once, at most", format!("{peak} micro-batches"));
     Ok(scene)
 }

@@ -1,60 +1,39 @@
 //! `lockstep bench predict` as a form: the layouts of a transformer on a cluster, with the bars of where the step's time goes.
 
-use lockstep_cost::{Choice, ClusterFile, Layout, Sharding, digits};
+use lockstep_cost::{BYTES, Choice, ClusterFile, FASTEST, SECONDS, Times, Units, digits, unit};
 
-use crate::scene::{Controls, Frame, Scene};
+use crate::scene::{Controls, Frame, Scene, is_narrow};
 
 /// A row of the table: the layout, what a rank holds, the step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Copies, what they shard, parts, stages, context; experts if there are some.
+    /// As [`Choice::cells`].
     pub layout: Vec<String>,
     pub memory: String,
     pub step: String,
-    pub note: &'static str,
+    note: &'static str,
     choice: Choice,
 }
 
 /// The rows that the command shows for the file, without its row about fewer ranks.
 pub fn rows(file: &ClusterFile) -> Vec<Row> {
-    let all = Choice::by_step(&file.job, &file.cluster);
-    let fastest = all.iter().position(|choice| choice.fits);
-    let row = |at: usize| {
-        let choice = all[at];
-        let Layout { data, tensor, pipeline, context, expert } = choice.layout;
-        let sharded = match choice.sharding {
-            Sharding::None => "",
-            Sharding::States => "states",
-            Sharding::Full => "all",
-        };
-        let [data, tensor, pipeline, context, expert] =
-            [data, tensor, pipeline, context, expert].map(|number| number.to_string());
-        let layout = [data, sharded.to_owned(), tensor, pipeline, context]
-            .into_iter()
-            .chain(file.job.experts.map(|_| expert))
-            .collect();
-        let note = match choice.fits {
-            true if Some(at) == fastest => "the fastest that fits",
-            true => "",
-            false => "does not fit",
-        };
-        Row { layout, memory: gibibytes(choice.memory), step: seconds(choice.step), note, choice }
+    rows_of(file, &Choice::by_step(&file.job, &file.cluster))
+}
+
+fn rows_of(file: &ClusterFile, all: &[Choice]) -> Vec<Row> {
+    let row = |(choice, note): (Choice, &'static str)| Row {
+        layout: choice.cells(&file.job),
+        memory: shown(choice.memory, BYTES),
+        step: shown(choice.step, SECONDS),
+        note,
+        choice,
     };
-    Choice::shown(&all).into_iter().map(row).collect()
+    Choice::shown(all).into_iter().map(row).collect()
 }
 
-fn in_unit(value: f64, units: &[(&str, f64)]) -> String {
-    let (name, size) = units.iter().find(|(_, size)| value >= *size).unwrap_or(&units[units.len() - 1]);
-    format!("{} {name}", digits(value / size))
-}
-
-fn gibibytes(value: f64) -> String {
-    let gib = 1_073_741_824.0;
-    in_unit(value, &[("GiB", gib), ("MiB", gib / 1024.0), ("KiB", 1024.0), ("B", 1.0)])
-}
-
-fn seconds(value: f64) -> String {
-    in_unit(value, &[("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9)])
+fn shown(value: f64, units: &Units) -> String {
+    let (name, size) = unit(value, units);
+    digits(value / size) + name
 }
 
 /// The file that the form stands for.
@@ -83,51 +62,37 @@ fn file(controls: &mut Controls) -> Result<ClusterFile, String> {
     ClusterFile::parse(&text).map_err(|error| error.to_string())
 }
 
-pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String> {
-    let file = file(controls)?;
-    let rows = rows(&file);
-    let (head, line) = (26.0, 44.0);
-    let height = head + line * rows.len() as f64 + 44.0;
-    let longest = rows.iter().map(|row| row.choice.step).fold(0.0, f64::max);
-    // Steps that take much longer than the fastest would leave no room for the others.
-    let whole = longest.min(4.0 * rows.iter().map(|row| row.choice.step).fold(f64::INFINITY, f64::min));
-    let classes = ["cell", "partial", "moving", "wrong", "done", "empty", "compute", "mark"];
-    let mut frame = Frame {
-        says: "Bars: where a step's time goes. The dashed part of a bar is the bubble.".to_owned(),
-        shapes: Vec::new(),
-    };
-    frame.words("heading", [0.0, 4.0], "faint", "copies × parts × stages × context");
-    for (at, row) in rows.iter().enumerate() {
-        let y = head + line * at as f64;
-        let [data, sharded, tensor, pipeline, context] = [0, 1, 2, 3, 4].map(|column| row.layout[column].as_str());
-        let sharded = if sharded.is_empty() { String::new() } else { format!(", {sharded}") };
-        let words = format!("{data} × {tensor} × {pipeline} × {context}{sharded}; {}; {}", row.memory, row.step);
-        frame.words(
-            format!("row {at}"),
-            [0.0, y],
-            if row.note == "the fastest that fits" { "strong" } else { "plain" },
-            words,
-        );
-        if !row.note.is_empty() && width > 500.0 {
-            frame.words(format!("note {at}"), [width - 160.0, y], "faint", row.note);
-        }
-        let times = row.choice.layout.times(row.choice.sharding, &file.job, &file.cluster);
-        let mut x = 0.0;
-        for ((name, seconds), class) in times.named().iter().zip(classes) {
-            let wide = (seconds / whole * width).min(width - x);
-            if wide > 0.2 {
-                frame.cell(format!("{name} {at}"), [x, y + 19.0, wide, 16.0], class, "");
-                x += wide;
-            }
+/// The bars' classes, in the order of [`lockstep_cost::Times::named`].
+const CLASSES: [&str; 8] = ["cell", "partial", "moving", "wrong", "done", "empty", "compute", "mark"];
+const HEAD: f64 = 26.0;
+const LINE: f64 = 44.0;
+
+/// A row's words, and below them its bar, of which `whole` seconds fill the width.
+fn draw(frame: &mut Frame, file: &ClusterFile, (at, row): (usize, &Row), width: f64, whole: f64) {
+    let y = HEAD + LINE * at as f64;
+    let [data, sharded, tensor, pipeline, context] = [0, 1, 2, 3, 4].map(|column| row.layout[column].as_str());
+    let sharded = if sharded.is_empty() { String::new() } else { format!(", {sharded}") };
+    let words = format!("{data} × {tensor} × {pipeline} × {context}{sharded}; {}; {}", row.memory, row.step);
+    let class = if row.note == FASTEST { "strong" } else { "plain" };
+    frame.words(format!("row {at}"), [0.0, y], class, words);
+    if !row.note.is_empty() && !is_narrow(width) {
+        frame.words(format!("note {at}"), [width - 160.0, y], "faint", row.note);
+    }
+    let times = row.choice.layout.times(row.choice.sharding, &file.job, &file.cluster);
+    let mut x = 0.0;
+    for ((name, seconds), class) in times.named().iter().zip(CLASSES) {
+        let wide = (seconds / whole * width).min(width - x);
+        if wide > 0.2 {
+            frame.cell(format!("{name} {at}"), [x, y + 19.0, wide, 16.0], class, "");
+            x += wide;
         }
     }
-    let (mut x, mut y) = (0.0, height - 40.0);
-    for ((name, _), class) in rows
-        .first()
-        .map_or([("", 0.0); 8], |row| row.choice.layout.times(row.choice.sharding, &file.job, &file.cluster).named())
-        .iter()
-        .zip(classes)
-    {
+}
+
+/// The bars' names below them. Returns where they end.
+fn legend(frame: &mut Frame, mut y: f64, width: f64) -> f64 {
+    let mut x = 0.0;
+    for ((name, _), class) in Times::default().named().iter().zip(CLASSES) {
         let wide = 26.0 + 7.5 * name.len() as f64;
         if x + wide > width {
             (x, y) = (0.0, y + 20.0);
@@ -136,21 +101,33 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
         frame.words(format!("legend's {name}"), [x + 18.0, y], "faint", *name);
         x += wide;
     }
-    let height = y + 20.0;
-    let mut scene = Scene { width, height, frames: vec![frame], facts: Vec::new(), first: 0 };
+    y + 20.0
+}
+
+pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String> {
+    let file = file(controls)?;
+    let all = Choice::by_step(&file.job, &file.cluster);
+    let rows = rows_of(&file, &all);
+    let steps = || rows.iter().map(|row| row.choice.step);
+    // Steps that take much longer than the fastest would leave no room for the others.
+    let whole = steps().fold(0.0, f64::max).min(4.0 * steps().fold(f64::INFINITY, f64::min));
+    let mut frame = Frame::new("Bars: where a step's time goes.");
+    frame.words("heading", [0.0, 4.0], "faint", "copies × parts × stages × context");
+    rows.iter().enumerate().for_each(|row| draw(&mut frame, &file, row, width, whole));
+    let height = legend(&mut frame, HEAD + LINE * rows.len() as f64 + 4.0, width);
+    let mut scene = Scene::new([width, height], vec![frame]);
     let mut more = file.cluster;
     more.nodes += 1;
-    let fastest = |cluster| Choice::by_step(&file.job, cluster).into_iter().find(|choice| choice.fits);
-    let told = |found: Option<Choice>| found.map_or("no layout fits".to_owned(), |choice| seconds(choice.step));
-    scene.tell(&format!("the fastest that fits on {} nodes", file.cluster.nodes), told(fastest(&file.cluster)));
-    scene.tell(&format!("on {}, one more", more.nodes), told(fastest(&more)));
-    if let Some((some, choice)) = Choice::on_fewer(&file.job, &file.cluster)
-        .filter(|(_, choice)| fastest(&file.cluster).is_none_or(|all| choice.step < all.step))
-    {
-        scene.tell(
-            "faster than all",
-            format!("{} ranks on {} of the nodes: {}", some.ranks(), some.nodes, seconds(choice.step)),
-        );
+    let fits = |choice: &Choice| choice.fits;
+    let fastest = all.into_iter().find(fits);
+    let told = |found: Option<Choice>| found.map_or("no layout fits".to_owned(), |choice| shown(choice.step, SECONDS));
+    scene.tell(&format!("the fastest that fits on {} nodes", file.cluster.nodes), told(fastest));
+    let of_more = Choice::by_step(&file.job, &more).into_iter().find(fits);
+    scene.tell(&format!("on {}, one more", more.nodes), told(of_more));
+    let is_faster = |(_, choice): &(_, Choice)| fastest.is_none_or(|all| choice.step < all.step);
+    if let Some((some, choice)) = Choice::on_fewer(&file.job, &file.cluster).filter(is_faster) {
+        let step = shown(choice.step, SECONDS);
+        scene.tell("faster than all", format!("{} ranks on {} of the nodes: {step}", some.ranks(), some.nodes));
     }
     Ok(scene)
 }

@@ -2,13 +2,70 @@
 //! another number of ranks.
 
 use crate::order::{every, randperm};
-use crate::scene::{Controls, Frame, Scene};
+use crate::scene::{Controls, Frame, Scene, is_narrow};
 
 /// Each rank's samples: positions `taken + rank`, `taken + rank + ranks`, … of the order, as many for each; padding is the order's beginning.
 fn dealt(order: &[usize], taken: usize, ranks: usize, drop_last: bool) -> Vec<Vec<usize>> {
     let left = order.len() - taken;
     let each = if drop_last { left / ranks } else { left.div_ceil(ranks) };
     (0..ranks).map(|rank| every(order, taken + rank, ranks, each)).collect()
+}
+
+/// What each rank takes in a step.
+type Step = Vec<Vec<usize>>;
+
+/// The ranks' samples in steps of `batch` samples each.
+fn steps(dealt: &[Vec<usize>], batch: usize) -> impl Iterator<Item = Step> {
+    let each = dealt.first().map_or(0, Vec::len);
+    let part = move |from: usize| dealt.iter().map(|own| own[from..(from + batch).min(each)].to_vec()).collect();
+    (0..each).step_by(batch).map(part)
+}
+
+/// The order above, ranks below.
+struct Drawing<'a> {
+    order: &'a [usize],
+    width: f64,
+    per_row: usize,
+    size: f64,
+    top: f64,
+}
+
+impl<'a> Drawing<'a> {
+    const ROW: f64 = 28.0;
+
+    fn new(order: &'a [usize], width: f64) -> Self {
+        let per_row = if is_narrow(width) { 12 } else { 24 };
+        let size = (width / per_row as f64).min(30.0);
+        let top = 22.0 + order.len().div_ceil(per_row) as f64 * size + 30.0;
+        Drawing { order, width, per_row, size, top }
+    }
+
+    /// `times` says how often each sample has been taken so far; the step has what each rank takes now.
+    fn frame(&self, says: String, times: &[usize], step: &[Vec<usize>]) -> Frame {
+        let mut frame = Frame::new(says);
+        frame.words("order", [0.0, 2.0], "faint", "the order of this epoch:");
+        for (at, sample) in self.order.iter().enumerate() {
+            let (column, row) = (at % self.per_row, at / self.per_row);
+            let [x, y] = [column as f64 * self.size, 22.0 + row as f64 * self.size];
+            let class = match times[*sample] {
+                0 => "cell",
+                1 => "done",
+                _ => "wrong",
+            };
+            let place = [x, y, self.size - 3.0, self.size - 3.0];
+            frame.cell(format!("order {sample}"), place, class, sample.to_string());
+        }
+        frame.words("taken", [0.0, self.top - 20.0], "faint", "taken in this step:");
+        for (rank, own) in step.iter().enumerate() {
+            let y = self.top + rank as f64 * Self::ROW;
+            frame.rank(rank, y + 4.0, self.width);
+            for (at, sample) in own.iter().enumerate() {
+                let place = [Frame::after_rank(self.width) + at as f64 * 40.0, y, 34.0, Self::ROW - 6.0];
+                frame.cell(format!("{rank} {at}"), place, "moving", sample.to_string());
+            }
+        }
+        frame
+    }
 }
 
 pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String> {
@@ -22,82 +79,36 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
     let then = controls.count("then", "and resume on ranks", [1, 6], 3);
 
     let order = if shuffle { randperm(samples, epoch as u64) } else { (0..samples).collect() };
-    let mut steps: Vec<(usize, Vec<Vec<usize>>)> = Vec::new();
-    let mut turns = |dealt: Vec<Vec<usize>>, limit: usize| {
-        let each = dealt.first().map_or(0, Vec::len);
-        let some = (0..each).step_by(batch).take(limit);
-        some.for_each(|from| {
-            steps.push((dealt.len(), dealt.iter().map(|own| own[from..(from + batch).min(each)].to_vec()).collect()))
-        });
-    };
-    let all = dealt(&order, 0, ranks, drop_last);
-    let whole = all.first().map_or(0, |own| own.len().div_ceil(batch));
-    let stops = resume > 0 && resume < whole;
-    turns(all, if stops { resume } else { usize::MAX });
+    let mut taken: Vec<Step> = steps(&dealt(&order, 0, ranks, drop_last), batch).collect();
+    let stops = resume > 0 && resume < taken.len();
     if stops {
-        turns(dealt(&order, (resume * batch * ranks).min(samples), then, drop_last), usize::MAX);
+        taken.truncate(resume);
+        let rest = dealt(&order, (resume * batch * ranks).min(samples), then, drop_last);
+        taken.extend(steps(&rest, batch));
     }
-
-    // The order above, ranks below.
-    let per_row = if width < 500.0 { 12 } else { 24 };
-    let (size, left) = ((width / per_row as f64).min(30.0), if width < 500.0 { 44.0 } else { 64.0 });
-    let rows = samples.div_ceil(per_row);
-    let (top, row) = (22.0 + rows as f64 * size + 30.0, 28.0);
-    let lanes = ranks.max(if stops { then } else { 0 });
-    let height = top + lanes as f64 * row + 4.0;
+    let drawing = Drawing::new(&order, width);
+    let lanes = if stops { ranks.max(then) } else { ranks };
     let mut times = vec![0; samples];
-    let mut frames = Vec::new();
-    for now in 0..=steps.len() {
+    // Before the first step, ranks have nothing.
+    let before = [vec![Vec::new(); ranks]];
+    let frame = |(now, step): (usize, &Step)| {
+        step.iter().flatten().for_each(|sample| times[*sample] += 1);
         let says = match now {
             0 => format!("The order of epoch {epoch}: the same on all ranks."),
-            now if now == steps.len() => "The end of the epoch.".to_owned(),
+            now if now == taken.len() => "The end of the epoch.".to_owned(),
             now if stops && now == resume => {
                 format!("Step {now}. The job is killed here, and resumes on {then} ranks.")
             }
             now => format!("Step {now}: each rank takes its next {batch}."),
         };
-        let mut frame = Frame { says, shapes: Vec::new() };
-        if let Some((_, taken)) = now.checked_sub(1).and_then(|at| steps.get(at)) {
-            taken.iter().flatten().for_each(|sample| times[*sample] += 1);
-        }
-        frame.words("order", [0.0, 2.0], "faint", "the order of this epoch:");
-        for (at, sample) in order.iter().enumerate() {
-            let [x, y] = [(at % per_row) as f64 * size, 22.0 + (at / per_row) as f64 * size];
-            let class = match times[*sample] {
-                0 => "cell",
-                1 => "done",
-                _ => "wrong",
-            };
-            frame.cell(format!("order {sample}"), [x, y, size - 3.0, size - 3.0], class, sample.to_string());
-        }
-        frame.words("taken", [0.0, top - 20.0], "faint", "taken in this step:");
-        let in_step = now.checked_sub(1).and_then(|at| steps.get(at));
-        for rank in 0..in_step.map_or(ranks, |(ranks, _)| *ranks) {
-            let y = top + rank as f64 * row;
-            frame.words(
-                format!("name {rank}"),
-                [0.0, y + 4.0],
-                "plain",
-                format!("{} {rank}", if width < 500.0 { "r." } else { "rank" }),
-            );
-            let own = in_step.map_or(&[][..], |(_, taken)| &taken[rank]);
-            for (at, sample) in own.iter().enumerate() {
-                frame.cell(
-                    format!("{rank} {at}"),
-                    [left + at as f64 * 40.0, y, 34.0, row - 6.0],
-                    "moving",
-                    sample.to_string(),
-                );
-            }
-        }
-        frames.push(frame);
-    }
-    let (never, twice) =
-        (times.iter().filter(|times| **times == 0).count(), times.iter().filter(|times| **times > 1).count());
-    let mut scene = Scene { width, height, frames, facts: Vec::new(), first: 0 };
-    scene.tell("steps", steps.len().to_string());
-    scene.tell("samples never taken", never.to_string());
-    scene.tell("samples taken twice (padding)", twice.to_string());
+        drawing.frame(says, &times, step)
+    };
+    let frames = before.iter().chain(&taken).enumerate().map(frame).collect();
+    let mut scene = Scene::new([width, drawing.top + lanes as f64 * Drawing::ROW + 4.0], frames);
+    scene.tell("steps", taken.len().to_string());
+    let number = |is: fn(usize) -> bool| times.iter().filter(|times| is(**times)).count().to_string();
+    scene.tell("samples never taken", number(|times| times == 0));
+    scene.tell("samples taken twice (padding)", number(|times| times > 1));
     Ok(scene)
 }
 

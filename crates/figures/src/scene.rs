@@ -125,6 +125,16 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    pub(crate) fn new([width, height]: [f64; 2], frames: Vec<Frame>) -> Self {
+        Scene { width, height, frames, facts: Vec::new(), first: 0 }
+    }
+
+    /// Begins with the last frame, which shows all.
+    pub(crate) fn from_the_end(mut self) -> Self {
+        self.first = self.frames.len() - 1;
+        self
+    }
+
     /// A fact below the figure.
     pub(crate) fn tell(&mut self, name: &str, value: impl Into<String>) {
         self.facts.push([name.to_owned(), value.into()]);
@@ -132,7 +142,7 @@ impl Scene {
 }
 
 /// What is drawn at one moment.
-#[derive(Clone, Default, Serialize)]
+#[derive(Clone, Serialize)]
 pub(crate) struct Frame {
     /// The moment in a sentence, for those who cannot see it, too.
     pub(crate) says: String,
@@ -154,7 +164,29 @@ pub(crate) struct Shape {
     words: String,
 }
 
+/// Below this width, in pixels, words are shorter and margins narrower.
+const NARROW: f64 = 500.0;
+
+pub(crate) fn is_narrow(width: f64) -> bool {
+    width < NARROW
+}
+
 impl Frame {
+    pub(crate) fn new(says: impl Into<String>) -> Self {
+        Frame { says: says.into(), shapes: Vec::new() }
+    }
+
+    /// A rank's name before its row.
+    pub(crate) fn rank(&mut self, rank: usize, y: f64, width: f64) {
+        let name = if is_narrow(width) { "r." } else { "rank" };
+        self.words(format!("name {rank}"), [0.0, y], "plain", format!("{name} {rank}"));
+    }
+
+    /// Where a row begins after a rank's name.
+    pub(crate) fn after_rank(width: f64) -> f64 {
+        if is_narrow(width) { 44.0 } else { 64.0 }
+    }
+
     /// A box with words in its middle.
     pub(crate) fn cell(
         &mut self,

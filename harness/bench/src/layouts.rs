@@ -1,6 +1,6 @@
 //! What a rank would hold and a step would take in each layout of a transformer on a cluster.
 
-use lockstep_cost::{Choice, ClusterFile, Layout, Sharding, TransformerStep};
+use lockstep_cost::{Choice, ClusterFile, TransformerStep};
 
 use crate::report::{Table, count};
 use crate::results::Unit;
@@ -20,17 +20,8 @@ pub(super) fn tables(file: &ClusterFile, nodes: &[u32]) -> Vec<Table> {
 
 /// A row below [`headings`].
 fn row(choice: &Choice, job: &TransformerStep, note: String) -> Vec<String> {
-    let Layout { data, tensor, pipeline, context, expert } = choice.layout;
-    let sharded = match choice.sharding {
-        Sharding::None => "",
-        Sharding::States => "states",
-        Sharding::Full => "all",
-    };
     let [held, step] = [Unit::Bytes.show(choice.memory), Unit::Seconds.show(choice.step)];
-    let [data, tensor, pipeline, context, expert] =
-        [data, tensor, pipeline, context, expert].map(|number| number.to_string());
-    let experts = job.experts.map(|_| expert);
-    [data, sharded.to_owned(), tensor, pipeline, context].into_iter().chain(experts).chain([held, step, note]).collect()
+    choice.cells(job).into_iter().chain([held, step, note]).collect()
 }
 
 fn headings(job: &TransformerStep) -> Vec<String> {
@@ -45,22 +36,14 @@ fn table(file: &ClusterFile, nodes: usize) -> Table {
     cluster.nodes = nodes;
     let ranks = cluster.ranks();
     let all = Choice::by_step(&job, &cluster);
-    let fastest = all.iter().position(|choice| choice.fits);
-    let limit = fastest.map_or(f64::INFINITY, |at| all[at].step);
+    let limit = all.iter().find(|choice| choice.fits).map_or(f64::INFINITY, |choice| choice.step);
     let fewer = Choice::on_fewer(&job, &cluster).filter(|(_, choice)| choice.step < limit);
     let fewer = fewer.map(|(some, choice)| {
         let (ranks, nodes) = (count(some.ranks(), "rank"), count(some.nodes, "node"));
         row(&choice, &job, format!("faster than all: {ranks} on {nodes}"))
     });
     let shown = Choice::shown(&all);
-    let rows = shown.iter().map(|at| {
-        let note = match all[*at].fits {
-            true if Some(*at) == fastest => "the fastest that fits",
-            true => "",
-            false => "does not fit",
-        };
-        row(&all[*at], &job, note.to_owned())
-    });
+    let rows = shown.iter().map(|(choice, note)| row(choice, &job, (*note).to_owned()));
     let (rank, node, memory) = (count(ranks, "rank"), count(nodes, "node"), Unit::Bytes.show(cluster.memory));
     let left_out = match all.len() - shown.len() {
         0 => String::new(),

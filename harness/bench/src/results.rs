@@ -1,5 +1,6 @@
 //! What a bench measured, as it is kept in a file: every sample of every side, with the machine and its state.
 
+use lockstep_cost::Units;
 pub(super) use lockstep_cost::digits;
 use std::fs;
 use std::path::Path;
@@ -18,7 +19,6 @@ use crate::statistics::{Ratio, Shown};
 const SCHEMA: &str = "lockstep-bench";
 const VERSION: u32 = 1;
 /// In bytes.
-const GIB: f64 = 1_073_741_824.0;
 
 /// The results of one bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -199,15 +199,14 @@ impl Unit {
 
     /// The largest unit that is not larger than the value, and its size.
     pub(super) fn scale(self, value: f64) -> (&'static str, f64) {
-        let units: &[(&str, f64)] = match self {
-            Unit::Seconds => &[(" s", 1.0), (" ms", 1e-3), (" µs", 1e-6), (" ns", 1e-9)],
-            Unit::Bytes => &[(" GiB", GIB), (" MiB", GIB / 1024.0), (" KiB", 1024.0), (" B", 1.0)],
+        let units: &Units = match self {
+            Unit::Seconds => lockstep_cost::SECONDS,
+            Unit::Bytes => lockstep_cost::BYTES,
             Unit::PerSecond => &[("/s", 1.0)],
             Unit::BytesPerSecond => &[(" GB/s", 1e9), (" MB/s", 1e6), (" kB/s", 1e3), (" B/s", 1.0)],
             Unit::Share => &[(" %", 0.01)],
         };
-        let fits = |(_, size): &&(&str, f64)| value.abs() >= *size;
-        *units.iter().find(fits).unwrap_or(&units[units.len() - 1])
+        lockstep_cost::unit(value, units)
     }
 
     /// The word for a ratio of this unit.
