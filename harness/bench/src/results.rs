@@ -18,7 +18,6 @@ use crate::statistics::{Ratio, Shown};
 /// The name of the format, and its version, which increases when a field changes its meaning or is removed.
 const SCHEMA: &str = "lockstep-bench";
 const VERSION: u32 = 1;
-/// In bytes.
 
 /// The results of one bench.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
