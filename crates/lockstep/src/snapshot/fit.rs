@@ -104,7 +104,8 @@ fn same_bits(saved: &Meta, here: &ThisRun) -> Vec<String> {
     }
     if !saved.instructions.is_empty() && saved.instructions != here.instructions {
         notes.push(format!(
-            "the snapshot was taken on a processor with {} instructions and training goes on with {}: weights may differ in bits              (ATEN_CPU_CAPABILITY limits libtorch's own kernels to those that all processors have)",
+            "the snapshot was taken on a processor with {} instructions and training goes on with {}: weights may differ in bits \
+             (ATEN_CPU_CAPABILITY limits libtorch's own kernels to those that all processors have)",
             saved.instructions, here.instructions
         ));
     }
