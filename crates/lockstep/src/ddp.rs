@@ -299,7 +299,7 @@ impl<M> DistributedDataParallel<M> {
 
     /// Runs `body` without communication: gradients add up on each rank, and the next pass outside reduces the sum.
     pub fn no_sync<T>(&self, body: impl FnOnce() -> T) -> T {
-        let _restore = Restore { flag: &self.reduce_gradients, value: self.reduce_gradients.replace(false) };
+        let _restore = Restore::after(&self.reduce_gradients, false);
         body()
     }
 
@@ -309,7 +309,6 @@ impl<M> DistributedDataParallel<M> {
         broadcast(&self.group, &self.buffers)
     }
 
-    /// A loss of 0 that gives every parameter a gradient of zeros, whatever the parameters' values are.
     fn zero_loss(&self) -> Tensor {
         let device = self.group.device();
         let zero = |(param, sparse): (&Tensor, &bool)| {
@@ -342,9 +341,16 @@ impl<M: ModuleT> DistributedDataParallel<M> {
 }
 
 /// Restores a flag, even when the body panics.
-struct Restore<'a> {
+pub(crate) struct Restore<'a> {
     flag: &'a Cell<bool>,
     value: bool,
+}
+
+impl<'a> Restore<'a> {
+    /// Sets the flag until this is dropped.
+    pub(crate) fn after(flag: &'a Cell<bool>, now: bool) -> Self {
+        Restore { flag, value: flag.replace(now) }
+    }
 }
 
 impl Drop for Restore<'_> {

@@ -72,10 +72,11 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
                 seed_step(args.seed, epoch, step, v);
                 let loss = model.forward(&batch.inputs)?.cross_entropy_for_logits(&batch.targets);
                 model.backward(&loss)?;
-                losses.push(loss.double_value(&[]));
+                losses.push(loss.detach());
                 taken += batch.len();
             }
             optimizer.step()?;
+            let losses: Vec<f64> = losses.iter().map(|loss| loss.double_value(&[])).collect();
             let of_all = taken / losses.len() * ranks.count().get();
             report.step_of_all(epoch, step, ranks.mean(model.group(), &losses)?, taken, of_all);
             let next = loader.after(from, step);

@@ -30,9 +30,10 @@
 //!         seed_step(0, 0, step, v);
 //!         let loss = model.forward(&batch.inputs)?.cross_entropy_for_logits(&batch.targets);
 //!         model.backward(&loss)?; // of the last virtual rank: exchanges the sums
-//!         losses.push(loss.double_value(&[]));
+//!         losses.push(loss.detach());
 //!     }
 //!     optimizer.step()?;
+//!     let losses: Vec<f64> = losses.iter().map(|loss| loss.double_value(&[])).collect();
 //!     println!("{}", ranks.mean(model.group(), &losses)?); // the same for any number of ranks
 //! }
 //! # Ok(()) }
@@ -78,6 +79,7 @@ use c10d::{Error, ProcessGroup, Rank, Result, WorldSize};
 use tch::{Kind, Tensor};
 
 use crate::data::Batch;
+use crate::ddp::Restore;
 use crate::loader::{DataLoader, Epoch, Position};
 use crate::sampler::Sampler;
 
@@ -291,15 +293,10 @@ thread_local! {
 
 /// Runs the forward pass of a virtual rank.
 pub(crate) fn in_pass<T>(body: impl FnOnce() -> T) -> T {
-    struct Ended;
-    impl Drop for Ended {
-        fn drop(&mut self) {
-            IN_PASS.set(false);
-        }
-    }
-    IN_PASS.set(true);
-    let _ended = Ended;
-    body()
+    IN_PASS.with(|flag| {
+        let _restore = Restore::after(flag, true);
+        body()
+    })
 }
 
 /// Refuses a layer that communicates in its forward pass: the ranks have different numbers of virtual ranks, and so of passes.

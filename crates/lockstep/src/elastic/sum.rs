@@ -23,6 +23,8 @@ struct Bucket {
     places: Vec<(usize, i64)>,
     /// Elements, so many that the number of ranks divides them.
     length: usize,
+    /// An all-reduce over the ranks adds in the tree's order, on the backend of this device.
+    by_all_reduce: bool,
 }
 
 /// The vectors of all buckets.
@@ -37,8 +39,6 @@ pub(crate) struct TreeSum {
     buffers: Vec<Tensor>,
     buckets: Vec<Bucket>,
     find_unused: bool,
-    /// An all-reduce over the ranks adds in the tree's order.
-    by_all_reduce: bool,
     step: RefCell<Step>,
 }
 
@@ -71,13 +71,19 @@ impl TreeSum {
         find_unused: bool,
     ) -> Self {
         let (world, count) = (ranks.world.get(), ranks.count.get());
+        let in_tree_order = tree::is_the_ranks_tree(world, count);
+        let adds_in_order = |device| {
+            // The sum of two numbers has one order.
+            in_tree_order && (world <= 2 || group.backends().of(device) == Some(Backend::SharedMemory))
+        };
         let mut buckets: Vec<Bucket> = Vec::new();
         for (index, (_, param)) in params.iter().enumerate() {
             let kind = if matches!(param.kind(), Kind::Half | Kind::BFloat16) { Kind::Float } else { param.kind() };
             let device = param.device();
             let at = buckets.iter().position(|bucket| (bucket.kind, bucket.device) == (kind, device));
             let at = at.unwrap_or_else(|| {
-                buckets.push(Bucket { kind, device, places: Vec::new(), length: 0 });
+                let by_all_reduce = adds_in_order(device);
+                buckets.push(Bucket { kind, device, places: Vec::new(), length: 0, by_all_reduce });
                 buckets.len() - 1
             });
             let bucket = &mut buckets[at];
@@ -85,10 +91,7 @@ impl TreeSum {
             bucket.length += param.numel();
         }
         buckets.iter_mut().for_each(|bucket| bucket.length = bucket.length.next_multiple_of(world));
-        let in_tree_order = tree::is_the_ranks_tree(world, count);
-        // The sum of two numbers has one order.
-        let by_all_reduce = in_tree_order && (world <= 2 || group.backend() == Backend::SharedMemory);
-        TreeSum { ranks, group, params, buffers, buckets, find_unused, by_all_reduce, step: RefCell::default() }
+        TreeSum { ranks, group, params, buffers, buckets, find_unused, step: RefCell::default() }
     }
 
     pub(crate) fn ranks(&self) -> VirtualRanks {
@@ -240,8 +243,8 @@ impl TreeSum {
     /// The sums over all virtual ranks, from those of all ranks' subtrees. What is in `own` is overwritten.
     fn exchange(&self, own: Vec<(Range<usize>, Sums)>, spare: &mut Vec<Sums>) -> Result<Sums> {
         let mut own: Vec<Sums> = own.into_iter().map(|(_, sums)| sums).collect();
-        for at in 0..self.buckets.len() {
-            if self.by_all_reduce {
+        for (at, bucket) in self.buckets.iter().enumerate() {
+            if bucket.by_all_reduce {
                 if self.group.size().get() > 1 {
                     self.group.all_reduce(&mut own[0][at], ReduceOp::Sum)?;
                 }

@@ -7,6 +7,7 @@ use std::rc::{Rc, Weak};
 use c10d::{Error, OwnThread, Pack, Result, Storage, Unpack};
 use tch::{Tensor, no_grad};
 
+use crate::ddp::Restore;
 use super::unit::{FullyShardOptions, Reducing, ShardBytes, Unit};
 
 /// All units, with what the passes have done so far.
@@ -203,13 +204,7 @@ impl Passes {
     }
 
     pub(super) fn without_sync<T>(&self, body: impl FnOnce() -> T) -> T {
-        struct Restore<'a>(&'a Cell<bool>, bool);
-        impl Drop for Restore<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.1);
-            }
-        }
-        let _restore = Restore(&self.sync, self.sync.replace(false));
+        let _restore = Restore::after(&self.sync, false);
         body()
     }
 
