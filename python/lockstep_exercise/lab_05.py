@@ -64,10 +64,18 @@ def _transpose(answer: Callable[..., Any], rows: Any) -> tuple[dict[str, Any], l
     return matrix, calls, RECORDER.bytes() - before
 
 
+class Name(str):
+    """A metric's name. Its hash depends on the rank, as that of a text depends on the process: copies of one process share the latter, and
+    a set would have one order on all ranks."""
+
+    def __hash__(self) -> int:
+        return hash((dist.get_rank(), str(self)))
+
+
 def _same_order(answer: Callable[..., Any], by_rank: Any) -> dict[str, float]:
     rank = dist.get_rank()
     # Rank 1 has measured its metrics in the opposite order: a dict keeps the order in which it was filled.
-    own = dict(sorted(by_rank[rank].items(), reverse=rank == 1))
+    own = {Name(name): value for name, value in sorted(by_rank[rank].items(), reverse=rank == 1)}
     means = a(dict, answer(own), "a dict")
     return {name: number(value, "the answer returned a dict with") for name, value in means.items()}
 
