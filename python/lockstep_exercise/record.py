@@ -16,7 +16,8 @@ import inspect
 import json
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -94,12 +95,21 @@ class Recorder:
     # The store in which ranks compare their collectives.
     store: Any = None
     inside: bool = False
-    # The memory that operations in progress fill.
-    pending: dict[int, Call] = field(default_factory=dict)
+    # The memory that operations in progress fill: its first address, and that behind it.
+    pending: dict[tuple[int, int], Call] = field(default_factory=dict)
 
     def record_calls(self) -> None:
         """Records calls from now on, and forgets earlier ones."""
         self.first, self.recording = len(self.calls), True
+
+    @contextmanager
+    def own(self) -> Iterator[None]:
+        """What the recorder does itself is not recorded."""
+        before, self.inside = self.inside, True
+        try:
+            yield
+        finally:
+            self.inside = before
 
     def notes(self) -> list[str]:
         """What the calls show of requests, each a sentence."""
@@ -162,17 +172,21 @@ class Reads(TorchFunctionMode):
     """Sees which functions of PyTorch use memory that an operation in progress fills."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if RECORDER.pending and getattr(func, "__name__", "") not in HARMLESS:
+        # What the recorder itself does with a tensor is no use of it.
+        if RECORDER.pending and not RECORDER.inside and getattr(func, "__name__", "") not in HARMLESS:
             for value in args:
                 for tensor in _tensors(value):
-                    call = RECORDER.pending.get(_memory(tensor))
-                    if call is not None:
-                        call.used_early = True
+                    begin, end = _memory(tensor)
+                    for (first, behind), call in RECORDER.pending.items():
+                        if first < end and begin < behind:
+                            call.used_early = True
         return func(*args, **(kwargs or {}))
 
 
-def _memory(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _memory(tensor: torch.Tensor) -> tuple[int, int]:
+    """From the tensor's first element to behind its last one: views of other parts have memory of their own."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride())) if tensor.numel() else -1
+    return tensor.data_ptr(), tensor.data_ptr() + (last + 1) * tensor.element_size()
 
 
 def _name(call: Call) -> str:
@@ -217,8 +231,8 @@ class Request:
                 del RECORDER.pending[memory]
 
     def _deliver(self) -> None:
-        for theirs, ours in self._arrives:
-            with torch.no_grad():
+        with RECORDER.own(), torch.no_grad():
+            for theirs, ours in self._arrives:
                 theirs.copy_(ours)
         self._arrives = []
 
@@ -319,9 +333,10 @@ def _recorded(name: str, how: Operation, original: Callable[..., Any]) -> Callab
         size = sum(tensor.nbytes for part in how.passes for tensor in _tensors(arguments.get(part)))
         entry = RECORDER.enter(text, group, peer, size, how.is_message)
         if how.is_message and not how.passes and RECORDER.recording:
-            for tensor in _tensors(arguments["tensor"]):
-                if tensor.is_floating_point():
-                    tensor.detach().fill_(float("nan"))
+            with RECORDER.own():
+                for tensor in _tensors(arguments["tensor"]):
+                    if tensor.is_floating_point():
+                        tensor.detach().fill_(float("nan"))
         is_started = arguments.get("async_op", False) or name in ("isend", "irecv")
         fills = [tensor for part in how.fills for tensor in _tensors(arguments[part])]
         arrives = _staged(how, arguments) if is_started else []
@@ -378,7 +393,8 @@ def _staged(how: Operation, arguments: dict[str, Any]) -> list[tuple[torch.Tenso
     arrives = []
     for part in how.fills:
         value = arguments[part]
-        copies = [(theirs, theirs.detach().clone()) for theirs in _tensors(value)]
+        with RECORDER.own():
+            copies = [(theirs, theirs.detach().clone()) for theirs in _tensors(value)]
         if copies:
             arguments[part] = [ours for _, ours in copies] if isinstance(value, (list, tuple)) else copies[0][1]
             arrives += copies
