@@ -5,6 +5,10 @@ from pathlib import Path
 
 if not __package__:  # started as a folder, not as a module
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
+    import lockstep_exercise  # noqa: F401
+
+    # Other packages next to it may be those of another Python.
+    del sys.path[0]
 
 from lockstep_exercise import copies, rank  # noqa: E402
 
