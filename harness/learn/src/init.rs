@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
 use lockstep_grading::labs::LABS;
-use lockstep_grading::{Language, MARKER, Workplace, package};
+use lockstep_grading::{Language, MARKER, Workplace, checksums, package};
 
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, count};
@@ -65,18 +65,20 @@ fn init(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut made = Vec::new();
     for lab in LABS {
         let tasks = lab.learners(folder, Language::Python);
-        for (name, text) in package::files_in(folder, lab, Language::Python)? {
-            let path = tasks.join(name);
-            // What the learner has written stays; the list of checksums is the course's.
-            let is_task = path.extension().is_some_and(|end| end == Language::Python.extension());
-            if is_task && path.exists() {
-                continue;
+        let is_task = |name: &Path| name.extension().is_some_and(|end| end == Language::Python.extension());
+        let (files, lists): (Vec<_>, Vec<_>) =
+            package::files_in(folder, lab, Language::Python)?.into_iter().partition(|(name, _)| is_task(name));
+        for (name, text) in files {
+            let path = tasks.join(&name);
+            // What the learner has written stays. A task that is as an older course gave it becomes the new one.
+            let is_here = path.exists();
+            if !is_here || checksums::untouched(&tasks, &name) {
+                package::write_file(&path, &text)?;
             }
-            package::write_file(&path, &text)?;
-            if is_task {
-                made.push(path);
-            }
+            made.extend((!is_here).then_some(path));
         }
+        // The list of checksums is the course's, and the one that was here has been asked.
+        lists.iter().try_for_each(|(name, text)| package::write_file(&tasks.join(name), text))?;
     }
     Ok(made)
 }
