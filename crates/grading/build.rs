@@ -47,10 +47,10 @@ fn row(lab: &Path) -> Result<String, Box<dyn Error>> {
     println!("cargo::rerun-if-changed={}", path.display());
     let text: Table = fs::read_to_string(&path)?.parse().map_err(|error| format!("{}: {error}", path.display()))?;
     let tasks = text.get("task").and_then(|tasks| tasks.as_array()).into_iter().flatten();
-    let names = tasks.filter_map(|task| task.get("name")?.as_str());
-    let gradings: String = names.map(|task| format!("({task:?}, {}::{task}::grade), ", module_name(lab))).collect();
-    let answers = text.get("task").and_then(|tasks| tasks.as_array()).into_iter().flatten();
-    let answers = answers.filter_map(|task| task.get("name")?.as_str()).filter_map(|task| {
+    let names: Vec<&str> = tasks.filter_map(|task| task.get("name")?.as_str()).collect();
+    let grading = |task: &&str| format!("({task:?}, {}::{task}::grade), ", module_name(lab));
+    let gradings: String = names.iter().map(grading).collect();
+    let answers = names.iter().filter_map(|task| {
         let file = lab.join("tasks").join(task).join("answer.py");
         file.is_file().then(|| {
             println!("cargo::rerun-if-changed={}", file.display());

@@ -225,16 +225,17 @@ impl Lab {
     /// Its tasks that can be answered in this language.
     ///
     /// # Errors
-    /// When `lab.toml` is not valid, or an answer cannot be read.
+    /// When `lab.toml` is not valid.
     pub fn tasks_in(&self, root: &Path, language: Language) -> anyhow::Result<Tasks> {
-        let Tasks { chapter, tasks } = self.tasks()?;
-        let mut there = Vec::new();
-        for task in tasks {
-            if language == Language::Rust || self.answer_text(root, &task.name, language)?.is_some() {
-                there.push(task);
-            }
-        }
-        Ok(Tasks { chapter, tasks: there })
+        let Tasks { chapter, mut tasks } = self.tasks()?;
+        tasks.retain(|task| self.has(root, &task.name, language));
+        Ok(Tasks { chapter, tasks })
+    }
+
+    /// Returns true if this task can be answered in this language.
+    pub fn has(&self, root: &Path, task: &str, language: Language) -> bool {
+        let is_compiled = || self.python.iter().any(|(name, _)| *name == task);
+        language == Language::Rust || is_compiled() || self.own_answer(root, task, language).is_file()
     }
 
     /// How to verify the lab. `None` if there is nothing that can be checked.

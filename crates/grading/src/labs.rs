@@ -221,6 +221,13 @@ mod tests {
             let named: Vec<&str> = tasks.iter().map(|task| &*task.name).collect();
             let graded: Vec<&str> = lab.gradings.iter().map(|(name, _)| *name).collect();
             assert_eq!(named, graded, "{}", lab.name);
+            // A build that knows a lab does not look for new answers in Python.
+            let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("a crate of the checkout");
+            for task in named {
+                let is_there = lab.own_answer(root, task, Language::Python).is_file();
+                let is_compiled = lab.python.iter().any(|(name, _)| *name == task);
+                assert_eq!(is_there, is_compiled, "{} {task}: touch the lab's lab.toml", lab.name);
+            }
         }
     }
 }

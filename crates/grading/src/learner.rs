@@ -13,7 +13,7 @@ use crate::grade::{Submission, failed, grade, next_line, passed};
 use crate::labs::LABS;
 use crate::progress::Progress;
 use crate::runner::{self, CONFINED};
-use crate::{GradeResult, Language, Options, Runner, Workplace, seat};
+use crate::{GradeResult, Language, Options, Runner, seat};
 
 /// Grade the exercise: its tasks in order, up to the first one that fails
 #[derive(Parser)]
@@ -40,7 +40,9 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     let submission = Submission { program: Path::new(program).into(), folder: folder.into() };
     let mut out = std::io::stdout();
     let graded = run(lab, &args.tasks, &submission, &Options::seeded(args.seed), &mut out);
-    match graded.and_then(|right| if right { next(lab, &args.tasks, Path::new(folder), &mut out) } else { Ok(false) }) {
+    match graded.and_then(|right| {
+        if right { next(lab, &args.tasks, Path::new(folder), Language::Rust, &mut out) } else { Ok(false) }
+    }) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
@@ -116,10 +118,8 @@ pub fn run_with(
     Ok(true)
 }
 
-/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task of the workplace that has not.
-pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> anyhow::Result<bool> {
-    let place = Workplace::around(folder);
-    let (root, language) = place.as_ref().map_or((folder, Language::Rust), |place| (place.root(), place.language()));
+/// Prints what comes after these tasks of a lab (all if there is no name), which have passed: the next task in the language that has not.
+pub fn next(lab: &Lab, names: &[String], root: &Path, language: Language, out: &mut dyn Write) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     for lab in LABS {
         all.extend(lab.tasks_in(root, language)?.tasks.into_iter().map(|task| (*lab, task.name)));
@@ -128,7 +128,7 @@ pub fn next(lab: &Lab, names: &[String], folder: &Path, out: &mut dyn Write) -> 
         all.iter().rev().find(|(of, task)| of.number() == lab.number() && (names.is_empty() || names.contains(task)));
     let after = graded.map(|(lab, task)| (lab.number(), &**task));
     // What is wrong with the file has been said when the pass was recorded.
-    let line = match Progress::read(folder).unwrap_or_default().next(&all, after) {
+    let line = match Progress::read(root).unwrap_or_default().next(&all, after) {
         Some((to, task)) => {
             let tasks = to.tasks()?;
             next_line(to, &tasks, tasks.find(task)?, lab)

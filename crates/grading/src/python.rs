@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 
 use lockstep_contract::foreign::quotation;
 
@@ -31,6 +32,12 @@ impl Python {
     /// # Errors
     /// [`PythonMissing`], with the reason for each.
     pub fn find() -> Result<Self, PythonMissing> {
+        // Each look starts an interpreter.
+        static FOUND: OnceLock<Result<Python, PythonMissing>> = OnceLock::new();
+        FOUND.get_or_init(Self::look).clone()
+    }
+
+    fn look() -> Result<Self, PythonMissing> {
         let chosen = std::env::var_os(PYTHON).filter(|path| !path.is_empty()).map(PathBuf::from);
         let known = || of_this_environment().into_iter().chain(of_checkout()).chain([PathBuf::from("python3")]);
         Self::first(&chosen.map_or_else(|| known().collect(), |chosen| vec![chosen]))
@@ -73,7 +80,7 @@ impl Python {
 }
 
 /// No Python has what is needed.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct PythonMissing(String);
 

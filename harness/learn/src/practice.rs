@@ -74,7 +74,7 @@ impl Grade {
             }
         }
         if let Some(last) = labs.last() {
-            learner::next(last, &self.tasks, &root, &mut Stdout)?;
+            learner::next(last, &self.tasks, &root, language, &mut Stdout)?;
         }
         Ok(Code::Success)
     }
@@ -206,7 +206,7 @@ impl Watch {
         let mut python = None;
         loop {
             if watched.grade(root, &mut python) {
-                learner::next(&watched.lab, &watched.tasks, root, &mut Stdout)?;
+                learner::next(&watched.lab, &watched.tasks, root, watched.language, &mut Stdout)?;
             }
             let shown = folder.strip_prefix(root).unwrap_or(&folder).display();
             Screen::new(false).line(format_args!("watching {shown}; Ctrl-C ends"));
@@ -254,7 +254,8 @@ impl Watch {
     fn tasks(&self, root: &Path, language: Language) -> anyhow::Result<Vec<(Lab, String)>> {
         if let Some(route) = &self.route {
             let plan = Route::find(route)?.plan()?;
-            return Ok(plan.into_iter().map(|planned| (planned.lab, planned.task.name)).collect());
+            let all = plan.into_iter().map(|planned| (planned.lab, planned.task.name));
+            return Ok(all.filter(|(lab, task)| lab.has(root, task, language)).collect());
         }
         let mut all = Vec::new();
         for lab in there(root, language) {

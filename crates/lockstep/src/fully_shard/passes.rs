@@ -7,8 +7,8 @@ use std::rc::{Rc, Weak};
 use c10d::{Error, OwnThread, Pack, Result, Storage, Unpack};
 use tch::{Tensor, no_grad};
 
-use crate::ddp::Restore;
 use super::unit::{FullyShardOptions, Reducing, ShardBytes, Unit};
+use crate::ddp::Restore;
 
 /// All units, with what the passes have done so far.
 #[derive(Debug)]
