@@ -10,7 +10,7 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use support::resident;
+use support::{Exchange, from_hex, golden, resident};
 use tcpstore::Limits;
 use tcpstore::server::{ConnectionId, Data, Session, Violation};
 use tcpstore::wire::{Expect, Frame, MAGIC, Reader, Reply, Request, WireError};
@@ -48,17 +48,12 @@ fn number_from(variable: &str) -> Option<u64> {
 /// Inputs that failed once, in hexadecimal.
 const FOUND: [&str; 0] = [];
 
-fn from_hex(digits: &str) -> Vec<u8> {
-    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-    pairs.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
-}
-
 /// [`FOUND`], then what PyTorch's clients sent in each recorded call.
 fn corpus() -> Vec<Vec<u8>> {
-    let golden: serde_json::Value = serde_json::from_str(include_str!("../golden/tcpstore.json")).unwrap();
-    let calls = golden["calls"].as_array().unwrap().iter().map(|call| {
-        let parts = call["said"].as_array().unwrap().iter().filter(|part| part["from"] == "client");
-        parts.flat_map(|part| from_hex(part["bytes"].as_str().unwrap())).collect::<Vec<u8>>()
+    let golden = golden();
+    let calls = golden.calls.iter().map(|call| {
+        let parts = call.said.iter().filter(|part| part.from == "client");
+        parts.flat_map(Exchange::bytes).collect::<Vec<u8>>()
     });
     let inputs: Vec<_> = FOUND.iter().map(|digits| from_hex(digits)).chain(calls).collect();
     assert!(inputs.len() > 10, "the corpus has {} inputs", inputs.len());

@@ -4,11 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use serde::Deserialize;
 use tcpstore::server::{ConnectionId, Data, Session};
 use tcpstore::wire::{Expect, Frame, Limits, Operation, Reader, Reply, Request, WireError};
 
-use crate::support::{any_reply, any_request, encode};
+use crate::support::{any_reply, any_request, encode, golden};
 
 const LIMITS: fn() -> Limits = Limits::default;
 
@@ -164,36 +163,6 @@ proptest! {
             prop_assert_eq!(encode(&[request]), bytes);
         }
     }
-}
-
-#[derive(Deserialize)]
-struct Golden {
-    torch: String,
-    calls: Vec<Call>,
-}
-
-#[derive(Deserialize)]
-struct Call {
-    call: String,
-    said: Vec<Exchange>,
-}
-
-#[derive(Deserialize)]
-struct Exchange {
-    connection: String,
-    from: String,
-    bytes: String,
-}
-
-impl Exchange {
-    fn bytes(&self) -> Vec<u8> {
-        let digits = self.bytes.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).unwrap());
-        digits.map(|pair| u8::from_str_radix(pair, 16).unwrap()).collect()
-    }
-}
-
-fn golden() -> Golden {
-    serde_json::from_str(include_str!("../../golden/tcpstore.json")).unwrap()
 }
 
 /// The requests in a client's bytes.

@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use serde::Deserialize;
 use tcpstore::wire::{Expect, Key, MAGIC, Reply, Request, Value};
 use tcpstore::{Client, ClientOptions, Server, ServerOptions};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -151,4 +152,39 @@ pub(crate) fn any_reply() -> impl Strategy<Value = (Expect, Reply)> {
             .prop_map(|(before, value)| (Expect::Popped, Reply::Popped { before, value: Some(value) })),
         prop::collection::vec(any_key(), 0..5).prop_map(|keys| (Expect::Keys, Reply::Keys(keys))),
     ]
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Golden {
+    pub(crate) torch: String,
+    pub(crate) calls: Vec<Call>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Call {
+    pub(crate) call: String,
+    pub(crate) said: Vec<Exchange>,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Exchange {
+    pub(crate) connection: String,
+    pub(crate) from: String,
+    pub(crate) bytes: String,
+}
+
+impl Exchange {
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        from_hex(&self.bytes)
+    }
+}
+
+/// What PyTorch's clients and server said to each other.
+pub(crate) fn golden() -> Golden {
+    serde_json::from_str(include_str!("../../golden/tcpstore.json")).expect("the script wrote it")
+}
+
+pub(crate) fn from_hex(digits: &str) -> Vec<u8> {
+    let pairs = digits.as_bytes().chunks(2).map(|pair| std::str::from_utf8(pair).expect("digits"));
+    pairs.map(|pair| u8::from_str_radix(pair, 16).expect("two digits")).collect()
 }
