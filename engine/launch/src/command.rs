@@ -218,18 +218,8 @@ const WITHOUT: &str = "Without effect here";
 const OWN: &str = "Not torchrun's";
 
 impl RunOptions {
-    /// The file that `--hostfile` names.
-    pub(super) fn hostfile(&self, env: Env<'_>) -> Option<PathBuf> {
-        path("hostfile", self.hostfile.clone(), env)
-    }
-
-    /// The program, and its own arguments.
-    pub(super) fn words(&self) -> &[OsString] {
-        &self.program
-    }
-
     /// The flags, with defaults for those that were not given.
-    pub(super) fn flags(self, env: Env<'_>) -> Result<Flags, ConfigError> {
+    fn flags(self, env: Env<'_>) -> Result<Flags, ConfigError> {
         let pick = |flag, text, default| Given::pick(flag, text, default, env);
         let mut words = self.program.into_iter();
         Ok(Flags {
@@ -315,7 +305,7 @@ impl RunOptions {
         agent::settle().context("cannot handle signals")?;
         let env = |name: &str| std::env::var_os(name);
         let dry_run = self.dry_run;
-        let words = self.words().to_vec();
+        let words = self.program.clone();
         // The launcher's own, and the program.
         let own: Vec<OsString> = std::env::args_os().skip(1).collect();
         let own = &own[..(own.len() + 1).saturating_sub(words.len())];
@@ -336,7 +326,8 @@ impl RunOptions {
 
     /// The job, the flags that came from the scheduler, and notices for the user.
     fn config(self, host: &HostInfo<'_>) -> Result<(Config, Vec<Taken>, Vec<String>), ConfigError> {
-        let hostfile = self.hostfile(host.env).map(|path| path.to_string_lossy().into_owned());
+        let hostfile =
+            path("hostfile", self.hostfile.clone(), host.env).map(|path| path.to_string_lossy().into_owned());
         let mut flags = self.flags(host.env)?;
         flags.check_types()?; // before an allocation is looked for
         let allocation =

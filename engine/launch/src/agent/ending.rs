@@ -78,14 +78,14 @@ impl Ending {
     pub(super) fn prolong_grace(&mut self, grace: Duration, from: &str) -> Option<String> {
         let is_killed = self.sent.contains(&Signal::KILL.as_raw());
         // The last tenth is for the report.
-        let until = self.grace_began? + grace * 9 / 10;
+        let given = grace * 9 / 10;
+        let until = self.grace_began? + given;
         if is_killed || until <= self.kill_at? {
             return None;
         }
         self.kill_at = Some(until);
-        let seconds = (grace * 9 / 10).as_secs_f64();
-        let given = grace.as_secs();
-        Some(format!("the workers have {seconds:.0} s to end, as the scheduler gives {given} s ({from})"))
+        let (given, grace) = (given.as_secs_f64(), grace.as_secs());
+        Some(format!("the workers have {given:.0} s to end, as the scheduler gives {grace} s ({from})"))
     }
 
     /// Kills all workers. One that is alive after `grace`, or after the usual limit if that is longer, waits in the kernel, perhaps for ever.

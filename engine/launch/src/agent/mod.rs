@@ -3,7 +3,7 @@
 //! - [`node`]: the agent's life on its node, from the rendezvous to the report, with the status line on a terminal and the log messages
 //!   that LOGLEVEL selects.
 //! - [`state_machine`]: which actions follow which events; pure.
-//! - [`run`]: the loop, which owns all parts, waits for all events and executes the actions of the state machine. No part imports the loop.
+//! - [`run`]: the loop, which owns all parts, waits for all events and executes the actions of the state machine. No part but [`node`] imports the loop.
 //! - [`ending`]: the grace period of workers, and the end of what they left behind.
 //! - [`batch_job`]: the scheduler's job: when it ends, how long workers may take to end, what follows, and why it was
 //!   started again.

@@ -378,20 +378,23 @@ impl<'a> Agent<'a> {
         if !self.machine.is_running() {
             return;
         }
-        let inquiry = Inquiry {
+        match event {
+            // Only a report that no restart follows has stacks.
+            Event::Died { exit, .. } if !exit.success() && self.machine.restarts_left() == 0 => {
+                self.inquiry().look_into_hang().await;
+            }
+            Event::Closed(_) => self.inquiry().look_into_hang_of_another().await,
+            _ => {}
+        }
+    }
+
+    fn inquiry(&mut self) -> Inquiry<'_> {
+        Inquiry {
             context: &self.context,
             current: &self.current,
             facts: &mut self.facts,
             alive: self.workers.alive(),
             signals: &mut self.signals,
-        };
-        match event {
-            // Only a report that no restart follows has stacks.
-            Event::Died { exit, .. } if !exit.success() && self.machine.restarts_left() == 0 => {
-                inquiry.look_into_hang().await;
-            }
-            Event::Closed(_) => inquiry.look_into_hang_of_another().await,
-            _ => {}
         }
     }
 
