@@ -71,11 +71,11 @@ fn init(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
         for (name, text) in files {
             let path = tasks.join(&name);
             // What the learner has written stays. A task that is as an older course gave it becomes the new one.
-            let is_here = path.exists();
-            if !is_here || checksums::untouched(&tasks, &name) {
+            let is_new = fs::read_to_string(&path).map_or(true, |here| here != text);
+            if !path.exists() || is_new && checksums::untouched(&tasks, &name) {
                 package::write_file(&path, &text)?;
+                made.push(path);
             }
-            made.extend((!is_here).then_some(path));
         }
         // The list of checksums is the course's, and the one that was here has been asked.
         lists.iter().try_for_each(|(name, text)| package::write_file(&tasks.join(name), text))?;
