@@ -74,7 +74,10 @@ def newest():
 def pytorch():
     """The first Python with PyTorch: its program, where its packages are, and PyTorch's version."""
     chosen = os.environ.get("LOCKSTEP_PYTHON")
-    own = str(ROOT / ".libtorch" / "python" / "bin" / "python")
+    # As libtorch_of in scripts/lib/arch.sh.
+    machine = platform.machine()
+    libtorch = ROOT / ".libtorch" if machine == "x86_64" else ROOT / ".libtorch" / machine
+    own = str(libtorch / "python" / "bin" / "python")
     for python in [chosen] if chosen else [own, "python3"]:
         if shutil.which(python) is None:
             continue
