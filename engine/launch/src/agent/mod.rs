@@ -1,7 +1,7 @@
 //! The agent of one node: finds the other agents, starts its workers, watches and restarts them, and reports.
 //!
-//! - [`node`]: the agent's life on its node, from the rendezvous to the report, with the status line on a terminal and the log messages
-//!   that LOGLEVEL selects.
+//! - [`node`]: the agent's life on its node, from the rendezvous to the report.
+//! - [`display`]: the status line on a terminal, and the log messages that LOGLEVEL selects.
 //! - [`state_machine`]: which actions follow which events; pure.
 //! - [`run`]: the loop, which owns all parts, waits for all events and executes the actions of the state machine. No part but [`node`] imports the loop.
 //! - [`ending`]: the grace period of workers, and the end of what they left behind.
@@ -15,6 +15,7 @@
 //!   rank has waited in vain.
 
 mod batch_job;
+mod display;
 mod ending;
 mod judge;
 mod meet;

@@ -12,11 +12,11 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{sleep_until, timeout};
 
 use super::batch_job::{Answer, BatchJob};
+use super::display::LiveStatus;
 use super::ending::{Clearing, Ending, clear, ends};
 use super::judge::{Facts, Inquiry};
 use super::meet::RendezvousWait;
 use super::membership::{Command, Membership, News};
-use super::node::LiveStatus;
 use super::signals::{SignalStream, pass_on};
 use super::state_machine::{Action, Event, Outcome, Restart, StateMachine, has_saved};
 use super::workers::{Context, Current, KernelSleep};
