@@ -199,7 +199,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
     let bubble = 1.0 - busy as f64 / lanes.end as f64;
     let held = lanes.works.iter().flat_map(|works| moments.iter().map(|at| held(works, *at, chunks)));
     let peak = held.fold(0.0, f64::max);
-    let mut scene = Scene::new([width, lanes.height], frames).from_the_end();
+    let mut scene = Scene::new([width, lanes.height], frames).starting_at_the_end();
     let why = if interleaved { ": interleaved, a multiple of the ranks" } else { "" };
     scene.tell("micro-batches", format!("{micro_batches}{why}"));
     scene.tell("bubble", format!("{:.0} % of the time", 100.0 * bubble));

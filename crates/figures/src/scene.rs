@@ -130,7 +130,7 @@ impl Scene {
     }
 
     /// Begins with the last frame, which shows all.
-    pub(crate) fn from_the_end(mut self) -> Self {
+    pub(crate) fn starting_at_the_end(mut self) -> Self {
         self.first = self.frames.len() - 1;
         self
     }

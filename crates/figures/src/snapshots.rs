@@ -112,7 +112,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
         frame
     };
     let frames = (0..=RUN.len()).map(frame).collect();
-    let mut scene = Scene::new([width, LANE + 34.0], frames).from_the_end();
+    let mut scene = Scene::new([width, LANE + 34.0], frames).starting_at_the_end();
     let (saving, again) = lost(plan.interval, save, plan.failure);
     scene.tell("between two snapshots", format!("{steps} steps, {}", seconds(plan.interval)));
     scene.tell("time for saving", format!("{:.1} %", 100.0 * saving));

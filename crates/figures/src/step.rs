@@ -102,7 +102,7 @@ pub(crate) fn scene(controls: &mut Controls, width: f64) -> Result<Scene, String
     let left = if is_narrow(width) { 68.0 } else { 80.0 };
     let lanes = Lanes { compute, found, buckets, width, left, scale: (width - left - 6.0) / found.step };
     let frames = lanes.moments().into_iter().map(|now| lanes.frame(now)).collect();
-    let mut scene = Scene::new([width, Lanes::HEIGHT], frames).from_the_end();
+    let mut scene = Scene::new([width, Lanes::HEIGHT], frames).starting_at_the_end();
     scene.tell("a step", seconds(found.step));
     scene.tell(
         "exposed communication",
