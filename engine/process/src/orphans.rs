@@ -281,9 +281,9 @@ impl Workers {
     }
 
     /// The living workers, by index, that have a handler for this signal or are a shell or timeout(1) that waits for a program with
-    /// one. A program that has just been started has no handler yet.
+    /// one. A program that has just been started has no handler yet, and until then the process has those of this one.
     pub fn that_handle(&self, signal: Signal) -> Vec<usize> {
-        let living = self.workers.iter().filter(|(_, worker)| !worker.dead);
+        let living = self.workers.iter().filter(|(_, worker)| !worker.dead && !worker.started.is_pending());
         let found = living.filter(|(pid, _)| !that_handle(**pid, signal).is_empty());
         found.map(|(_, worker)| worker.index).collect()
     }

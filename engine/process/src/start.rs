@@ -24,6 +24,7 @@ use std::{mem, ptr};
 
 use anyhow::Context;
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, chdir, getpid, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
     setsid,
@@ -290,6 +291,11 @@ impl StartReport {
         StartReport { socket, program: None }
     }
 
+    /// Returns true while the worker is still a copy of the process that started it, with that one's handlers of signals.
+    pub(super) fn is_pending(&self) -> bool {
+        recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Err(Errno::AGAIN)
+    }
+
     /// Why the program of an ended worker was never started; `None` if it was started.
     pub(super) fn reason(&self) -> Option<String> {
         let mut message = Vec::new();
@@ -441,6 +447,19 @@ mod tests {
         let ended = (handle.ended().unwrap(), report.reason());
         reap(handle.pid().as_raw_pid());
         ended
+    }
+
+    #[test]
+    fn a_start_is_pending_until_the_program_is_executed_or_cannot_be() {
+        for last_words in [&b""[..], b"why"] {
+            let (ours, mut theirs) = UnixStream::pair().unwrap();
+            let report = StartReport::of_copy(ours);
+            assert!(report.is_pending());
+            io::Write::write_all(&mut theirs, last_words).unwrap();
+            drop(theirs);
+            assert!(!report.is_pending());
+            assert_eq!(report.reason().unwrap_or_default().as_bytes(), last_words);
+        }
     }
 
     #[test]

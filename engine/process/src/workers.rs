@@ -57,7 +57,7 @@ struct Children {
 pub(super) struct Worker {
     pub(super) index: usize,
     pub(super) process: Handle,
-    started: StartReport,
+    pub(super) started: StartReport,
     pub(super) dead: bool,
     /// It was a shell or timeout(1) when it was asked to end.
     pub(super) wrapper: bool,
