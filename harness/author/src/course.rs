@@ -149,7 +149,7 @@ fn check(
         found.not_verified.iter().for_each(|what| screen.line(format_args!("not verified here: {what}")));
     }
     if let Some((seeds, task, language)) = seeds {
-        faults.extend(course_check::at_seeds(root, labs, seeds, task.as_deref(), language, &screen)?);
+        faults.extend(course_check::all_at_seeds(root, labs, seeds, task.as_deref(), language, &screen)?);
     }
     faults.iter().for_each(|fault| screen.line(fault));
     screen.line(format_args!("{}: {}", count(labs.len(), "lab"), count(faults.len(), "fault")));

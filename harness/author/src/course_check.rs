@@ -14,7 +14,9 @@ use std::{env, fs, thread};
 use anyhow::Context;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{self, Submission, grade};
-use lockstep_grading::{GradeResult, Lab, Language, Options, Program, Runner, Verdict, checksums, learner, package};
+use lockstep_grading::{
+    GradeResult, Lab, Language, Options, Program, Runner, Verdict, at_seeds, checksums, learner, package,
+};
 
 use crate::cargo::{self, Message};
 use crate::checkout::program_beside;
@@ -226,7 +228,7 @@ struct AtSeeds {
 ///
 /// # Errors
 /// [`Refused`] if a solution is not built.
-pub(crate) fn at_seeds(
+pub(crate) fn all_at_seeds(
     root: &Path,
     of: &[Lab],
     seeds: u64,
@@ -318,39 +320,46 @@ fn solution(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<Progra
     }
 }
 
+/// Gradings at many seeds share processes. What is misjudged so is graded once more alone, and that counts.
 fn one_at_seeds(lab: &Lab, program: &Program, task: &str, answer: &str, is_right: bool, seeds: u64) -> AtSeeds {
-    let mut at = AtSeeds::default();
-    let mut runner = Runner::new(program, &Options::seeded(Some(1)));
-    for seed in 1..=seeds {
+    let grade = |runner: &mut Runner, options: &Options| grade::find(lab, task, answer, options, runner);
+    let alone = |seed| {
         let options = Options::seeded(Some(seed));
-        let found = grade::find(lab, task, answer, &options, &mut runner);
-        at.graded += 1;
-        let said = match found {
-            Ok(Err(finding)) if !is_right => {
-                at.hangs |= finding.verdict == Verdict::Hang;
-                at.diagnoses.entry(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), "")).or_insert(seed);
-                None
-            }
-            Ok(Ok(())) if is_right => None,
-            Ok(Ok(())) => Some("passed, although it is wrong".to_owned()),
-            Ok(Err(finding)) => Some(format!("was refused, although it is right: {finding}")),
-            Err(error) => {
-                runner = Runner::new(program, &options);
-                Some(format!("was not graded: {error:#}"))
-            }
-        };
-        if let Some(said) = said {
-            at.misjudged.push(seed);
-            at.said.get_or_insert(said);
-        }
-        if at.hangs && seed >= SEEDS_OF_HANGS {
+        grade(&mut Runner::new(program, &options), &options)
+    };
+    let mut at = AtSeeds::default();
+    let first = SEEDS_OF_HANGS.min(seeds);
+    for part in [1..=first, first + 1..=seeds] {
+        if at.hangs {
             break;
+        }
+        for (seed, found) in at_seeds(program, part, &grade) {
+            let is_misjudged =
+                |found: &anyhow::Result<GradeResult>| found.as_ref().map_or(true, |found| found.is_ok() != is_right);
+            at.add(seed, is_right, if is_misjudged(&found) { alone(seed) } else { found });
         }
     }
     at
 }
 
 impl AtSeeds {
+    fn add(&mut self, seed: u64, is_right: bool, found: anyhow::Result<GradeResult>) {
+        self.graded += 1;
+        let said = match found {
+            Ok(Err(finding)) if !is_right => {
+                self.hangs |= finding.verdict == Verdict::Hang;
+                self.diagnoses.entry(finding.diagnosis.replace(|c: char| c.is_ascii_digit(), "")).or_insert(seed);
+                return;
+            }
+            Ok(Ok(())) if is_right => return,
+            Ok(Ok(())) => "passed, although it is wrong".to_owned(),
+            Ok(Err(finding)) => format!("was refused, although it is right: {finding}"),
+            Err(error) => format!("was not graded: {error:#}"),
+        };
+        self.misjudged.push(seed);
+        self.said.get_or_insert(said);
+    }
+
     fn words(&self, is_right: bool) -> String {
         let (seeds, did) = (count(self.graded as usize, "seed"), if is_right { "passed" } else { "refused" });
         if let Some(said) = &self.said {

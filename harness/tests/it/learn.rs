@@ -112,6 +112,21 @@ pub(crate) fn answers() -> Option<PathBuf> {
 }
 
 #[test]
+fn answers_are_judged_at_many_seeds() {
+    if answers().is_none() {
+        return;
+    }
+    // Results that the seeds' gradings share, and a crash that they cannot share.
+    let tried = ["shard", "shard/blocks", "shard/pads_with_own"];
+    let judged = Checkout::new().run(&[&["course", "try", "02"], &tried[..], &["--seeds", "4"]].concat()).code(0).out;
+    for (line, answer) in judged.lines().zip(tried) {
+        let did = if answer == "shard" { "passed" } else { "refused" };
+        assert!(line.starts_with(&format!("02 {answer}: {did} at 4 seeds")), "{judged}");
+    }
+    assert_eq!(judged.lines().count(), 3, "{judged}");
+}
+
+#[test]
 fn hints_reveal_more_with_each_level() {
     let checkout = Checkout::new();
     let first = checkout.run(&["hint", "2", "average"]).code(0).out;

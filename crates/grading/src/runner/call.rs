@@ -17,6 +17,9 @@ use super::limits::words;
 use super::outcome::{RankOutcome, is_done};
 use crate::{Finding, Program, Verdict};
 
+/// The ranks' own working directory, in the folder of a call.
+pub(super) const WORK: &str = "work";
+
 #[derive(Clone, Debug, Default)]
 pub struct CallOptions {
     /// The number of ranks; 0 means 1.
@@ -59,6 +62,7 @@ fn store() -> anyhow::Result<tcpstore::Server> {
     Ok(tcpstore::Server::start(own, tcpstore::ServerOptions::default())?)
 }
 
+#[derive(Default)]
 pub(super) struct CallResult {
     pub(super) outcomes: Vec<RankOutcome>,
     /// A finding about all ranks: a hang or an exceeded limit.
@@ -70,6 +74,8 @@ pub(super) struct CallResult {
     pub(super) printed: Vec<String>,
     /// What the source of the answer shows.
     pub(super) notes: Vec<String>,
+    /// Whether the ranks left files in their working directory.
+    pub(super) left_files: bool,
 }
 
 impl CallResult {
@@ -107,7 +113,7 @@ impl<'a> RunningCall<'a> {
     ) -> anyhow::Result<Self> {
         let folder = folder.path();
         let answers = Answers(folder.join("answers"));
-        let made = std::fs::create_dir(&answers.0).and_then(|()| std::fs::create_dir(folder.join("work")));
+        let made = std::fs::create_dir(&answers.0).and_then(|()| std::fs::create_dir(folder.join(WORK)));
         let made = made.and_then(|()| request.write(&folder.join("call")));
         made.with_context(|| {
             format!("cannot write to {}: export TMPDIR=DIR, a folder in which you may write", foreign::path(folder))
@@ -138,7 +144,7 @@ impl<'a> RunningCall<'a> {
             (ANSWERS.into(), Some(self.answers.0.clone().into())),
         ]);
         env.extend(self.options.env.iter().map(|(name, value)| (name.into(), Some(value.into()))));
-        let folder = self.options.folder.clone().unwrap_or_else(|| self.folder.join("work"));
+        let folder = self.options.folder.clone().unwrap_or_else(|| self.folder.join(WORK));
         let (program, args) = self.command()?;
         Ok(Spec {
             program,

@@ -7,6 +7,7 @@ mod call;
 mod hang;
 mod limits;
 mod outcome;
+mod together;
 
 use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -29,6 +30,8 @@ pub use hang::{BESIDE, COMPUTES, JOINS, SEPARATOR};
 pub(crate) use limits::exec as confined;
 pub use limits::{Bounds, CONFINED, writes_are_confined};
 pub use outcome::RankOutcome;
+use together::Shared;
+pub use together::at_seeds;
 
 /// Longer inputs are not shown, in bytes.
 const SHOWN: usize = 200;
@@ -48,6 +51,8 @@ pub struct Runner {
     notes: Vec<String>,
     /// None before the first call.
     started: Option<Started>,
+    /// Who runs the calls in its place.
+    shared: Option<Shared>,
 }
 
 /// What all calls of a runner share.
@@ -64,7 +69,14 @@ pub struct Outputs<O>(Vec<Vec<O>>);
 impl Runner {
     /// A runner for the tasks of the learner's `program`.
     pub fn new(program: &Program, options: &Options) -> Self {
-        Runner { program: program.clone(), task: String::new(), options: *options, notes: Vec::new(), started: None }
+        Runner {
+            program: program.clone(),
+            task: String::new(),
+            options: *options,
+            notes: Vec::new(),
+            started: None,
+            shared: None,
+        }
     }
 
     /// Directs the next calls to this task.
@@ -135,7 +147,10 @@ impl Runner {
     ) -> anyhow::Result<Vec<RankOutcome>> {
         let inputs = inputs.iter().map(serde_json::to_value).collect::<Result<_, _>>()?;
         let request = Call { task: self.task.clone(), inputs };
-        let result = self.run(options, &request)?;
+        let result = match &self.shared {
+            Some(shared) => shared.run(options, &request, &self.options)?,
+            None => self.run(options, &request)?,
+        };
         self.notes.clone_from(&result.notes);
         if let Some(why) = of_machine(&result.outcomes, &result.printed) {
             bail!("the ranks could not run on this machine: {why}");
@@ -346,7 +361,7 @@ mod tests {
             begun: vec![Some(1), Some(0)],
             orphans: vec![],
             printed: vec!["about to end".into()],
-            notes: vec![],
+            ..CallResult::default()
         };
         let found = fault(&result, &[json!(5), json!(7)], first_death).unwrap();
         assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("5")));
