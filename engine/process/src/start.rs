@@ -374,6 +374,12 @@ fn above_streams(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3)?) }
 }
 
+/// The kernel's link to this executable, for commands: it leads to the file that runs even if a rebuild has replaced that file. In another
+/// process-id namespace it leads nowhere.
+pub fn this_program() -> OsString {
+    format!("/proc/{}/exe", std::process::id()).into()
+}
+
 /// The command that starts `program` so that it dies with **this thread**, which must therefore be the main thread. Arguments and
 /// environment are added as to any other command.
 pub fn dying_with_parent(program: &OsStr) -> Command {

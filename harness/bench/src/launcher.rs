@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 use lockstep_grading::Python;
-use lockstep_process::dying_with_parent;
+use lockstep_process::{dying_with_parent, this_program};
 
 use crate::connection::RANK;
 use crate::exit::Refused;
@@ -143,11 +143,6 @@ pub(crate) fn srun(hosts: &[String]) -> Vec<OsString> {
 /// The program of ranks that do nothing, [`crate::connection`].
 pub(crate) fn idle_rank() -> Vec<OsString> {
     vec![this_program(), RANK.into()]
-}
-
-/// The kernel's link to this executable: a rebuild in the middle of a bench neither ends it nor changes what it measures.
-pub(crate) fn this_program() -> OsString {
-    format!("/proc/{}/exe", std::process::id()).into()
 }
 
 #[cfg(test)]

@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use lockstep_grading::Python;
-use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files};
+use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files, this_program};
 use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::exit::{Code, Interrupted, Refused};
-use crate::launcher::this_program;
 use crate::report::count;
 use crate::results::Unit::{PerSecond, Seconds};
 use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};

@@ -2,11 +2,11 @@
 //! run: the paths of its parts, and the files that must not be left in the end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use lockstep_process::{end_of_file, words_dying_with_parent};
+use lockstep_process::{Log, this_program, words_dying_with_parent};
 
 use crate::scenario::{Disks, RunSpec};
 
@@ -150,11 +150,9 @@ pub(crate) fn dying_with_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString>
     std::iter::once(this(prefix)).chain(words_dying_with_parent(program)).collect()
 }
 
-/// The path of this executable for a command. Its link in `/proc` works even if the file was replaced meanwhile, as by
-/// a rebuild; but after a prefix, in other namespaces, only the file itself may be reachable.
+/// The path of this executable for a command: after a prefix, in other namespaces, only the file itself may be reachable.
 fn this(prefix: &Prefix) -> OsString {
-    let link = OsString::from(format!("/proc/{}/exe", std::process::id()));
-    if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
+    if prefix.is_empty() { this_program() } else { std::env::current_exe().map_or_else(|_| this_program(), OsString::from) }
 }
 
 #[derive(Clone, Debug)]
@@ -223,8 +221,9 @@ impl RunFolder {
         self.0.join("faults.json")
     }
 
-    pub(crate) fn output(&self, node: usize) -> PathBuf {
-        self.0.join(format!("node-{node}.txt"))
+    /// What the agents of a node print, one after the other.
+    pub(crate) fn output(&self, node: usize) -> Log {
+        Log::new(self.0.join(format!("node-{node}.txt")))
     }
 
     /// Temporary files that are left, on the disks of these machines if each has its own. A half-written snapshot of a
@@ -253,28 +252,6 @@ fn names(folder: &Path) -> Vec<String> {
         entries.filter_map(|entry| Some(entry.ok()?.file_name().to_string_lossy().into_owned())).collect();
     names.sort();
     names
-}
-
-/// The maximum number of bytes of a node's output that one call reads.
-const OUTPUT: u64 = 1 << 20;
-
-/// The complete lines of a file after byte `read`, which is advanced.
-pub(crate) fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
-    let mut text = Vec::new();
-    let Ok(mut file) = File::open(path) else { return Vec::new() };
-    if file.seek(SeekFrom::Start(*read)).is_err() || file.take(OUTPUT).read_to_end(&mut text).is_err() {
-        return Vec::new();
-    }
-    // A line that is longer than one read counts as complete.
-    let full = text.len() as u64 == OUTPUT;
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(if full { text.len() } else { 0 }, |end| end + 1);
-    *read += whole as u64;
-    String::from_utf8_lossy(&text[..whole]).lines().map(str::to_owned).collect()
-}
-
-/// The end of a file, as text.
-pub(crate) fn tail(path: &Path) -> String {
-    String::from_utf8_lossy(&end_of_file(path, OUTPUT).unwrap_or_default()).into_owned()
 }
 
 #[cfg(test)]
@@ -379,17 +356,5 @@ mod tests {
         let own = "snapshots/machine-3/.x.partial";
         assert_eq!(folder.leftovers(true, &[3]), ["tmp/x", own, "snapshots/.snapshot-12.tmp"]);
         assert_eq!(folder.leftovers(false, &[3]), ["tmp/x"]);
-    }
-
-    #[test]
-    fn reads_each_whole_line_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, mut read) = (dir.path().join("x"), 0);
-        assert_eq!(lines_from(&path, &mut read), Vec::<String>::new());
-        for (text, expected) in [("a\nb", vec!["a"]), ("a\nbc\n", vec!["bc"]), ("a\nbc\nd\né\n", vec!["d", "é"])] {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(lines_from(&path, &mut read), expected);
-        }
-        assert_eq!(tail(&path), "a\nbc\nd\né\n");
     }
 }

@@ -10,7 +10,7 @@ use anyhow::Context;
 use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
 use lockstep_contract::foreign::{self, quotation};
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
-use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template, end_of_file};
+use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template};
 use tempfile::TempDir;
 
 use super::limits::words;
@@ -166,8 +166,6 @@ impl<'a> RunningCall<'a> {
 
 /// The number of lines to show, over all ranks.
 const LINES: usize = 20;
-/// How much to read from the end of a rank's file, in bytes.
-const TAIL: u64 = 8 << 10;
 
 /// The file for a rank's stdout and stderr.
 fn output_file(folder: &Path, rank: usize) -> PathBuf {
@@ -177,15 +175,11 @@ fn output_file(folder: &Path, rank: usize) -> PathBuf {
 /// The last lines of all ranks, each after the name of its rank.
 pub(super) fn last_lines(folder: &Path, ranks: usize) -> Vec<String> {
     let each = LINES.div_ceil(ranks).max(2);
-    (0..ranks).flat_map(|rank| of_rank(&output_file(folder, rank), rank, each)).collect()
-}
-
-fn of_rank(file: &Path, rank: usize, most: usize) -> Vec<String> {
-    let end = end_of_file(file, TAIL).unwrap_or_default();
-    let text = String::from_utf8_lossy(&end);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let shown = lines.iter().skip(lines.len().saturating_sub(most));
-    shown.map(|line| format!("[rank {rank}] {}", quotation(line))).collect()
+    let of_rank = |rank| {
+        let lines = lockstep_process::last_lines(&output_file(folder, rank), each);
+        lines.into_iter().map(move |line| format!("[rank {rank}] {}", quotation(&line)))
+    };
+    (0..ranks).flat_map(of_rank).collect()
 }
 
 #[cfg(test)]

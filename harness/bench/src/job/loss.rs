@@ -52,15 +52,17 @@ impl BenchJob<'_> {
     /// There is no other agent.
     pub(crate) fn lose_node(&mut self, place: usize) -> anyhow::Result<Instant> {
         ensure!(self.agents.len() > 1 && place < self.agents.len(), "the only node cannot be lost");
-        let mut lost = self.agents.remove(place);
-        let started = proc::descendants(lost.process.pid().as_raw_pid(), &proc::parents());
+        let lost = self.agents.remove(place);
+        let started = proc::descendants(self.job.pid(lost).as_raw_pid(), &proc::parents());
         let now = Instant::now();
-        lost.process.signal(Signal::KILL)?;
+        self.job.signal(lost, Signal::KILL)?;
         for pid in started.into_iter().filter_map(Pid::from_raw) {
             // An error means that the kernel, or the agent's reaper, was faster.
             let _ = kill_process(pid, Signal::KILL);
         }
-        lost.process.child.wait().context("cannot wait for an agent's end")?;
+        while self.job.exit(lost).is_none() {
+            ensure!(self.job.wait(now + self.patience)?, "agent {lost} does not die");
+        }
         Ok(now)
     }
 

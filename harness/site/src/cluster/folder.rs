@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use lockstep_contract::foreign;
 use lockstep_paths::temporary_folder;
-use lockstep_process::end_of_file;
+use lockstep_process::last_lines;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::getuid;
@@ -168,15 +168,10 @@ fn make_private(folder: &Path) -> anyhow::Result<()> {
 
 /// How much of a log is shown with an error, in lines.
 const TAIL: usize = 12;
-/// The same in bytes.
-const LONGEST: u64 = 16 << 10;
 
 /// The last lines of a log, for the end of an error; nothing, if it has none.
 pub(super) fn tail(log: &Path) -> String {
-    let end = end_of_file(log, LONGEST).unwrap_or_default();
-    let text = String::from_utf8_lossy(&end);
-    let lines: Vec<&str> = text.lines().collect();
-    let last = &lines[lines.len().saturating_sub(TAIL)..];
+    let last = last_lines(log, TAIL);
     if last.is_empty() {
         return String::new();
     }
