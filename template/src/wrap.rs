@@ -19,7 +19,7 @@ use lockstep::optim::{
     FusedOptimizer, GradParts, Optimizer, ZeroRedundancyOptimizer, clip_grad_norm, named_parameters,
 };
 use lockstep::parallel::{FullyShard, FullyShardOptions};
-use lockstep::snapshot::{SnapshotError, Snapshots, Variables};
+use lockstep::snapshot::{Save, SnapshotError, Snapshots, Variables};
 use lockstep::{DdpOptions, DistributedDataParallel, checkpoint};
 use tch::Tensor;
 use tch::nn::VarStore;
@@ -181,7 +181,7 @@ impl Wrapped {
         vs: &VarStore,
         so_far: SoFar,
     ) -> Result<(), SnapshotError> {
-        snapshots.save_if_with(due, next, self.variables(vs), &*self.optimizer, &so_far, self.group())
+        snapshots.save_if(due, Save::new(next, self.variables(vs), &*self.optimizer).with(&so_far), self.group())
     }
 }
 

@@ -22,7 +22,7 @@ use lockstep::models::{Depth, Norm, ResNet, ResNetOptions, channels_last};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::{DistributedSampler, Sampler};
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
 use lockstep_vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed, cifar_or_drawn};
 use tch::Device;
@@ -127,14 +127,15 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             let next = loader.after(from, step);
             if !next.is_start() {
                 let state = scaler.state_dict();
-                snapshots.save_if_with(args.save.is_due(next), next, &vs, &optimizer, &state, model.group())?;
+                let save = Save::new(next, &vs, &optimizer).with(&state);
+                snapshots.save_if(args.save.is_due(next), save, model.group())?;
             }
         }
         let trained = trained.all_reduce(model.group())?; // this also waits for the slowest rank
         report.trained_in(epoch, &trained, begun.elapsed());
         file.save(&vs, model.group())?; // before the snapshot, so that a finished run always has its model
         let (next, state) = (Position::start_of(epoch + 1), scaler.state_dict());
-        snapshots.save_if_with(true, next, &vs, &optimizer, &state, model.group())?;
+        snapshots.save_if(true, Save::new(next, &vs, &optimizer).with(&state), model.group())?;
     }
     report.eval(args.num_epochs.max(start.epoch), &evaluate_with(&model, test_set, device, &evaluation)?);
     snapshots.finish()?;

@@ -23,7 +23,7 @@ use lockstep::optim::{Adam, AdamOptions, Optimizer, named_parameters};
 use lockstep::pretrained::{self, LoadOptions};
 use lockstep::progress::of_epochs;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, Snapshots};
+use lockstep::snapshot::{Run, Save, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use lockstep_vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed, houses_or_drawn};
 use tch::Device;
@@ -125,7 +125,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             let next = loader.after(from, step);
             if !next.is_start() {
                 let state = (schedule.state(), best.best());
-                snapshots.save_if_with(args.save.is_due(next), next, &vs, &optimizer, &state, model.group())?;
+                let save = Save::new(next, &vs, &optimizer).with(&state);
+                snapshots.save_if(args.save.is_due(next), save, model.group())?;
             }
         }
         report.trained(epoch, args.epochs, &trained.all_reduce(model.group())?);
@@ -136,7 +137,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         }
         best.offer(epoch, &validated, &vs, model.group())?;
         let state = (schedule.state(), best.best());
-        snapshots.save_if_with(true, Position::start_of(epoch + 1), &vs, &optimizer, &state, model.group())?;
+        let save = Save::new(Position::start_of(epoch + 1), &vs, &optimizer).with(&state);
+        snapshots.save_if(true, save, model.group())?;
     }
     snapshots.finish()?;
     // ANCHOR_END: loop

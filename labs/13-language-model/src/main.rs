@@ -23,7 +23,7 @@ use lockstep::optim::schedule::{Cosine, Warmup};
 use lockstep::optim::{AdamW, AdamWOptions, GradParts, Optimizer, clip_grad_norm, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Tensor, no_grad};
@@ -88,14 +88,14 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             here = loader.after(from, step);
             if !here.is_start() {
                 let due = args.save_every_steps.is_some_and(|every| here.step % every == 0);
-                snapshots.save_if(due, here, &vs, &optimizer, model.group())?;
+                snapshots.save_if(due, Save::new(here, &vs, &optimizer), model.group())?;
             }
         }
         let rate = (tokens * env.world_size.get()) as f64 / begun.elapsed().as_secs_f64();
         let held_out = evaluate(&model, Arc::clone(&text.held_out), device)?;
         report.eval(epoch, &held_out);
         report.say_once(format!("{rate:.0} tokens a second; perplexity {:.2} on held-out text", held_out.perplexity()));
-        snapshots.save_if(true, Position::start_of(epoch + 1), &vs, &optimizer, model.group())?;
+        snapshots.save_if(true, Save::new(Position::start_of(epoch + 1), &vs, &optimizer), model.group())?;
     }
     snapshots.finish()?;
     if let Some(folder) = &args.weights {

@@ -96,7 +96,7 @@ pub struct Snapshot {
     pub model: BTreeMap<String, Tensor>,
     /// The optimizer's tensors, as [`State::tensors`](crate::optim::State::tensors) names them.
     pub optimizer: Vec<(String, Tensor)>,
-    /// The program's own state, as the JSON text of [`Snapshots::save_if_with`](super::Snapshots::save_if_with); `None` in a snapshot
+    /// The program's own state, as the JSON text of [`Save::with`](super::Save::with); `None` in a snapshot
     /// of [`Snapshots::save`](super::Snapshots::save).
     pub extra: Option<String>,
 }

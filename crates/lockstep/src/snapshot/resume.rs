@@ -31,7 +31,7 @@ impl Snapshots {
     /// the snapshot comes from a node other than rank 0's.
     ///
     /// As in PyTorch, the saved options of the optimizer (including its learning rate) replace those given to its constructor.
-    /// A saved state of the program ([`save_if_with`](Self::save_if_with)) is ignored.
+    /// A saved state of the program ([`Save::with`](super::Save::with)) is ignored.
     ///
     /// From now on this rank handles SIGUSR1 and SIGUSR2, so the program saves with [`save_if`](Self::save_if).
     ///

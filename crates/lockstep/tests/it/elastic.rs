@@ -29,7 +29,7 @@ use lockstep::parallel::tensor::sum_over_ranks;
 use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::rng::{KeyedRng, step_seed};
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel};
 use lockstep_testkit::margin;
 use proptest::prelude::*;
@@ -262,7 +262,7 @@ fn train(group: Rc<ProcessGroup>, training: &Training, folder: &Path, until: usi
         }
     }
     model.sync_buffers().unwrap();
-    snapshots.save_if_with(true, here, &vs, &*optimizer, &scaler.state_dict(), &group).unwrap();
+    snapshots.save_if(true, Save::new(here, &vs, &*optimizer).with(&scaler.state_dict()), &group).unwrap();
     snapshots.finish().unwrap();
     let test_set: Arc<dyn Dataset> = set;
     let options = EvalOptions { batch_size: 3, ..Default::default() };
