@@ -499,8 +499,6 @@ unsafe extern "C" {
     ) -> Status;
     pub(crate) fn lc_reducer_backward(reducer: *mut ReducerHandle, loss: TensorPtr) -> Status;
     pub(crate) fn lc_reducer_register_hook(reducer: *mut ReducerHandle, hook: u8) -> Status;
-    pub(crate) fn lc_reducer_note_join(reducer: *mut ReducerHandle);
-    pub(crate) fn lc_reducer_logging_data(reducer: *const ReducerHandle, out: *mut *mut Blobs) -> Status;
     pub(crate) fn lc_reducer_time_buckets(reducer: *mut ReducerHandle, group: *mut GroupHandle) -> Status;
     pub(crate) fn lc_reducer_take_bucket_times(
         reducer: *mut ReducerHandle,

@@ -2,7 +2,6 @@
 //!
 //! Not here: DDP's part in the training loop (`lockstep::ddp`).
 
-use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -391,27 +390,4 @@ pub fn clear_grad(tensor: &mut Tensor) -> Result<()> {
     // SAFETY: the tensor is borrowed exclusively for the call.
     let status = unsafe { ffi::lc_grad_to_none(tensor.as_ptr()) };
     status.check().map_err(|exception| Error::new("clear a gradient", exception))
-}
-
-// The records of c10d's logger for a reducer.
-
-impl Reducer {
-    /// Records that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
-    pub fn note_join(&self) {
-        // SAFETY: the handle is alive as long as self.
-        unsafe { ffi::lc_reducer_note_join(self.handle.as_ptr()) };
-    }
-
-    /// The records of c10d's logger so far: names and values as text, lists with commas. The names are those of
-    /// `_get_ddp_logging_data()` in Python, without its entries about the group and the model's options.
-    ///
-    /// The times are those of the pass before the last [`prepare_for_forward`](Self::prepare_for_forward), in nanoseconds, taken in
-    /// the first ten passes and then in every hundredth pass.
-    pub fn logging_data(&self) -> Result<BTreeMap<String, String>> {
-        // SAFETY: the handle is alive as long as self, and the shim writes one pointer.
-        let texts = ffi::blobs(|out| unsafe { ffi::lc_reducer_logging_data(self.handle.as_ptr(), out) });
-        let texts = texts.map_err(|exception| Error::new("read the logging data", exception))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(texts.chunks_exact(2).map(|fact| (text(&fact[0]), text(&fact[1]))).collect())
-    }
 }

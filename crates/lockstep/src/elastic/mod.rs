@@ -151,16 +151,6 @@ impl VirtualRanks {
         (0..world).map(|rank| tree::subtrees(&tree::part(rank, world, count), count)).collect()
     }
 
-    /// The bytes that this rank passes to collectives to sum gradients of `bytes`, which W divides: the reduce-scatter's and the all-gather's.
-    /// Of each, the share (W − 1) / W leaves the rank.
-    pub fn exchanged_bytes(self, bytes: u64) -> u64 {
-        let subtrees = tree::subtrees(&self.part(), self.count.get()).len() as u64;
-        match self.world.get() as u64 {
-            1 => 0,
-            world => bytes * subtrees + bytes / world,
-        }
-    }
-
     /// The mean loss over all virtual ranks of `own`, the losses of this rank's virtual ranks: the same number for any number of ranks. A
     /// collective. Without virtual ranks it is this rank's loss, and nothing is sent.
     ///

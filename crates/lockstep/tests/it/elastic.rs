@@ -496,6 +496,17 @@ fn virtual_ranks_have_the_losses_of_pythons_ranks_within_1e_6() {
 
 // ---- what is sent
 
+/// The largest subtrees of the tree of 8 that some neighbouring virtual ranks are: each begins at a multiple of its size.
+fn subtrees(own: &[usize]) -> u64 {
+    let (mut rest, mut count) = (own, 0);
+    while let [first, ..] = rest {
+        let size = [8, 4, 2, 1].into_iter().find(|size| first.is_multiple_of(*size) && *size <= rest.len()).unwrap();
+        (rest, count) = (&rest[size..], count + 1);
+    }
+    count
+}
+
+/// A reduce-scatter of each subtree, and an all-gather of the rank's share.
 #[test]
 fn a_step_sends_as_many_bytes_as_the_formula_says() {
     const COUNT: usize = 8;
@@ -512,7 +523,9 @@ fn a_step_sends_as_many_bytes_as_the_formula_says() {
                 model.backward(&model.forward(&inputs).unwrap().mean(Kind::Float)).unwrap();
             }
             let sent = group.traffic().unwrap().bytes - before;
-            (sent, ranks.exchanged_bytes(4 * elements.next_multiple_of(world) as u64))
+            let own: Vec<usize> = ranks.own().map(Rank::get).collect();
+            let (bytes, world) = (4 * elements.next_multiple_of(world) as u64, world as u64);
+            (sent, if world == 1 { 0 } else { bytes * subtrees(&own) + bytes / world })
         });
         for (rank, (sent, formula)) in sent.into_iter().enumerate() {
             // The sum of two has one order: an all-reduce, which counts the tensor once, for both of its halves.
