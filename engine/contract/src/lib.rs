@@ -14,7 +14,7 @@
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say about a job.
 //! - [`snapshot_request`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
-//! - [`foreign`]: text that others wrote, within lines of our own.
+//! - [`foreign`]: text that others wrote, within lines of our own; [`pickle`]: Python's pickles, as plain data.
 //!
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
@@ -27,6 +27,7 @@ pub mod exercise;
 pub mod fault;
 pub mod foreign;
 pub mod panic_place;
+pub mod pickle;
 pub mod rules;
 pub mod scheduler;
 
