@@ -172,9 +172,6 @@ impl Lab {
     }
 
     /// The course's own answer to a task, with the markers of what the learner gets instead; `None` if there is none in this language.
-    ///
-    /// # Errors
-    /// When its file cannot be read.
     pub fn answer_text(&self, root: &Path, task: &str, language: Language) -> anyhow::Result<Option<String>> {
         let path = self.own_answer(root, task, language);
         match fs::read_to_string(&path) {
@@ -223,9 +220,6 @@ impl Lab {
     }
 
     /// Its tasks that can be answered in this language.
-    ///
-    /// # Errors
-    /// When `lab.toml` is not valid.
     pub fn tasks_in(&self, root: &Path, language: Language) -> anyhow::Result<Tasks> {
         let Tasks { chapter, mut tasks } = self.tasks()?;
         tasks.retain(|task| self.has(root, &task.name, language));

@@ -56,9 +56,6 @@ impl From<&Path> for Program {
 impl Program {
     /// The runtime of Python, which calls the answers in `folder`: `TASK.py` of a learner, or `TASK/answer.py` and `TASK/wrong.py` of the
     /// course. `root` is the checkout, whose runtime is used if it has one, and otherwise that which is installed.
-    ///
-    /// # Errors
-    /// When there is no Python with PyTorch: what to do.
     pub fn python(root: &Path, lab: &Lab, folder: &Path) -> anyhow::Result<Self> {
         let path = Python::for_answers()?.program;
         let runtime = runtime(root).map_or_else(|| vec!["-m".into(), RUNTIME.into()], |folder| vec![folder.into()]);

@@ -81,9 +81,6 @@ pub fn run(
 }
 
 /// The same with a runner of the submission's program, which several gradings can share.
-///
-/// # Errors
-/// As [`run`]; then the runner is of no use.
 pub fn run_with(
     runner: &mut Runner,
     lab: &Lab,

@@ -28,9 +28,6 @@ const OLDEST: (u32, u32) = (2, 4);
 impl Python {
     /// The Python that `LOCKSTEP_PYTHON` names; without the variable, the first of these that has PyTorch: the one of the environment in
     /// which this program is installed, that of set-up, the first in `PATH`.
-    ///
-    /// # Errors
-    /// [`PythonMissing`], with the reason for each.
     pub fn find() -> Result<Self, PythonMissing> {
         // Each look starts an interpreter.
         static FOUND: OnceLock<Result<Python, PythonMissing>> = OnceLock::new();
@@ -45,8 +42,7 @@ impl Python {
 
     /// The same, if its PyTorch can run answers.
     ///
-    /// # Errors
-    /// [`PythonMissing`], also if its PyTorch is older than 2.4.
+    /// Errors: [`PythonMissing`], also if its PyTorch is older than 2.4.
     pub fn for_answers() -> Result<Self, PythonMissing> {
         let python = Self::find()?;
         let mut numbers = python.version.split('.').map(|number| number.parse().unwrap_or(0));
@@ -69,9 +65,6 @@ impl Python {
     }
 
     /// This Python, if it has torchvision as well.
-    ///
-    /// # Errors
-    /// [`PythonMissing`]
     pub fn with_torchvision(self) -> Result<Self, PythonMissing> {
         let missing = |why| PythonMissing(format!("{} has no torchvision ({why})", self.program.display()));
         version(&self.program, "torchvision").map_err(missing)?;

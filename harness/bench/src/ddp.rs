@@ -125,8 +125,6 @@ fn values(step: &StepAnswer, ranks: usize, on_gpus: bool, processor_time: f64) -
 struct SameWork(OnceCell<[f64; 2]>);
 
 impl SameWork {
-    /// # Errors
-    /// They differ from those of the side that was first.
     fn check(&self, step: &StepAnswer) -> anyhow::Result<()> {
         let found = [step.loss, step.gradient];
         let first = self.0.get_or_init(|| found);

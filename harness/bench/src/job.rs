@@ -58,9 +58,6 @@ pub(crate) struct BenchJob<'a> {
 impl<'a> BenchJob<'a> {
     /// A job without agents yet. The ranks will be `program`, with the socket to the bench as its last argument. Each wait for the job ends
     /// after `patience`.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn new(
         launcher: &Launcher,
         program: &[OsString],
@@ -100,9 +97,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Starts all agents.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn started(mut self) -> anyhow::Result<Self> {
         (0..self.launcher.processes(self.shape)).try_for_each(|_| self.start_agent())?;
         Ok(self)
@@ -130,9 +124,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Waits until all ranks are there, and came after the mark.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; an agent has ended; ranks are missing when the time is over.
     pub(crate) fn until_up(&mut self, mark: Mark) -> anyhow::Result<()> {
         let (begun, size) = (Instant::now(), self.ranks_of_agents());
         while self.up(mark).len() < size {
@@ -149,9 +140,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Waits until no rank is left that came before the mark.
-    ///
-    /// # Errors
-    /// As [`Self::until_up`].
     pub(crate) fn until_gone(&mut self, mark: Mark) -> anyhow::Result<()> {
         let begun = Instant::now();
         while let Some(left) = self.ranks.iter().find(|rank| !rank.is_after(mark)) {
@@ -164,9 +152,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Sends rank 0 a line and waits for its answer.
-    ///
-    /// # Errors
-    /// As [`Self::until_up`]; rank 0 has ended.
     pub(crate) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
         let begun = Instant::now();
         self.tell(line)?;
@@ -181,9 +166,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Sends rank 0 a line.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
         let sent = writeln!(self.rank_0()?.stream, "{line}");
         // A rank that has just ended is reported with its reason when its answer is awaited.
@@ -231,9 +213,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Ends the ranks and waits until the agents have ended.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; an agent failed, or is still there when the time is over.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         for rank in &mut self.ranks {
             // An error means that the rank has died, which its agent reports.
@@ -245,9 +224,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Waits until all agents have ended, and returns how.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; an agent is still there when the time is over.
     pub(crate) fn until_ended(&mut self) -> anyhow::Result<Vec<Exit>> {
         let begun = Instant::now();
         let mut ends = Vec::new();

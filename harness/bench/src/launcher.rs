@@ -62,9 +62,6 @@ impl Launcher {
     }
 
     /// `lockstep run` on each of these nodes of a Slurm job, by `srun` from the job's script. They find each other on their own.
-    ///
-    /// # Errors
-    /// This program's path is not known; the nodes have it under the same path.
     pub(crate) fn by_srun(hosts: &[String]) -> io::Result<Self> {
         let words = [srun(hosts), vec![std::env::current_exe()?.into(), "run".into()]].concat();
         Ok(Launcher { hosts: hosts.into(), ..Launcher::new("lockstep", words, dying_with_parent) })
@@ -109,8 +106,6 @@ impl Launcher {
 }
 
 impl Shape {
-    /// # Errors
-    /// The ranks cannot be shared evenly.
     pub(crate) fn of(ranks: usize, agents: usize) -> Result<Self, Refused> {
         let uneven =
             || Refused(format!("{agents} agents cannot share {ranks} ranks evenly: choose multiples for --ranks"));

@@ -78,9 +78,6 @@ pub(super) struct DeviceAndBackends {
 
 impl Backends {
     /// Ours, and those of `theirs` that are installed: see [`CommonOptions::sides`].
-    ///
-    /// # Errors
-    /// Our program was not built.
     pub(super) fn sides(
         &self,
         common: &CommonOptions,
@@ -103,9 +100,6 @@ impl Backends {
 
 impl DeviceAndBackends {
     /// As [`Backends::sides`], on the device.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn sides(
         &self,
         common: &CommonOptions,
@@ -144,9 +138,6 @@ impl Backend {
 
 impl Program {
     /// Ours, over what a training takes by default.
-    ///
-    /// # Errors
-    /// It was not built.
     pub(super) fn own() -> anyhow::Result<Self> {
         Self::over(Backend::Auto)
     }
@@ -164,9 +155,6 @@ impl Program {
     }
 
     /// The program in Python with each of its optimizers: by default Python's loops over the parameters, ours has one kernel for all.
-    ///
-    /// # Errors
-    /// None: [`CommonOptions::sides`] takes functions that may fail.
     pub(super) fn in_python_by_optimizer(python: Python) -> anyhow::Result<Vec<Self>> {
         Ok(vec![Self::in_python("python", &python, &[]), Self::in_python("python-fused", &python, &["--fused"])])
     }
@@ -212,9 +200,6 @@ impl<'a> Ranks<'a> {
     }
 
     /// Sends an order and waits for rank 0's answer.
-    ///
-    /// # Errors
-    /// The ranks did not start or ended; the answer is none.
     pub(super) fn ask<A: DeserializeOwned>(&self, order: &Order) -> anyhow::Result<A> {
         let mut running = self.job.borrow_mut();
         let job = match &mut *running {

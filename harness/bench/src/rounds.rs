@@ -82,8 +82,7 @@ impl Plan<'_> {
 
     /// Runs `warm_up` rounds that do not count, then those of `results`, and calls `after` when each is complete.
     ///
-    /// # Errors
-    /// That of a turn, with its place; that of `after`. The samples of complete rounds are in `results`, no others.
+    /// Errors: that of a turn, with its place; that of `after`. The samples of complete rounds are in `results`, no others.
     pub(crate) fn run(
         &mut self,
         warm_up: usize,
@@ -184,9 +183,6 @@ impl CommonOptions {
     }
 
     /// What is measured: `own`, then the peer's if it was asked for; and which peer is missing, with the reason.
-    ///
-    /// # Errors
-    /// That of making the peer's, unless it is [`PythonMissing`].
     pub(crate) fn sides<T>(
         &self,
         peer: &str,
@@ -205,8 +201,7 @@ impl CommonOptions {
 
     /// Runs the bench `name`.
     ///
-    /// # Errors
-    /// That of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
+    /// Errors: that of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
     pub(crate) fn exec<'a>(
         &self,
         name: &str,

@@ -244,9 +244,6 @@ pub(crate) struct Server {
 
 impl Server {
     /// The store of `lockstep run`.
-    ///
-    /// # Errors
-    /// It did not start.
     pub(crate) fn own() -> anyhow::Result<Self> {
         let mut command = dying_with_parent(&this_program());
         command.arg(STORE);
@@ -254,9 +251,6 @@ impl Server {
     }
 
     /// libtorch's.
-    ///
-    /// # Errors
-    /// It did not start.
     pub(crate) fn libtorch(python: &Python) -> anyhow::Result<Self> {
         let mut command = dying_with_parent(python.program.as_os_str());
         command.args([OsStr::new("-c"), OsStr::new(PYTHON_SERVER)]).env("RES_OPTIONS", QUICK_NAMES);

@@ -130,8 +130,7 @@ pub fn build_command(folder: &Path, package: &str) -> Command {
 
 /// Builds a package of the checkout for grading; cargo's own output goes to stderr. Its program is then also where plain cargo puts it.
 ///
-/// # Errors
-/// cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
+/// Errors: cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
 pub fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
     let (output, own) = (output_folder(root), grading_folder(root, "grading"));
@@ -334,8 +333,7 @@ fn described(pid: i32) -> String {
 
 /// Extracts the result for `package` from cargo's messages.
 ///
-/// # Errors
-/// The build failed, and not because of the package's source: a full disk, a missing library or compiler, an error in another package.
+/// Errors: the build failed for another reason than the package's source: a full disk, a missing library or compiler, another package.
 pub fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
     let messages = messages(stdout);
     if success {

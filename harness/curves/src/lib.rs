@@ -108,8 +108,7 @@ struct ReadRun {
 }
 
 impl RunFolder {
-    /// # Errors
-    /// Why the folder cannot be read. What is wrong with a file is part of the result.
+    /// Errors: why the folder cannot be read. What is wrong with a file is part of the result.
     fn read(&self) -> Result<ReadRun, String> {
         let signature = self.signature()?;
         let events = RunEvents::read(&self.0);

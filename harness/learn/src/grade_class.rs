@@ -50,9 +50,6 @@ pub(crate) struct Class {
 
 impl Class {
     /// The class in `folder`, graded with the course in `root`.
-    ///
-    /// # Errors
-    /// [`Refused`] when the folder holds no learner's work.
     pub(crate) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
         let refused =
             |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", foreign::path(&folder)));
@@ -163,9 +160,6 @@ fn unread(name: String, finding: Finding) -> ReportCase {
 }
 
 /// What fails on the machine may be an answer's doing, and is no reason to lose what all others have.
-///
-/// # Errors
-/// A signal ends the grading.
 fn not_graded(error: anyhow::Error) -> anyhow::Result<(Verdict, String)> {
     anyhow::ensure!(!error.is::<Interrupted>(), error);
     Ok((Verdict::NotVerified, format!("could not be graded: {error:#}")))
@@ -503,9 +497,6 @@ pub(crate) struct Handed(PathBuf);
 
 impl Handed {
     /// Finds a lab's answers in a learner's folder, if there are any.
-    ///
-    /// # Errors
-    /// A folder that this user may not read, for the report.
     pub(crate) fn find(learner: &Path, lab: &Lab) -> Result<Option<Self>, String> {
         let places =
             [format!("labs/{}/exercise/src", lab.name), format!("{}/src", lab.package()), format!("{}/src", lab.name)];
@@ -525,8 +516,7 @@ impl Handed {
 
     /// The text of a task's answer.
     ///
-    /// # Errors
-    /// Why it cannot be read, for the report. Links and devices are not followed.
+    /// Errors: why it cannot be read, for the report. Links and devices are not followed.
     pub(crate) fn read(&self, task: &Task) -> Result<String, String> {
         let name = format!("{}.rs", task.name);
         let path = self.0.join(&name);

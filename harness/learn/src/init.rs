@@ -42,9 +42,6 @@ impl Init {
 }
 
 /// Makes the folder, or adds what it lacks; returns the paths of the tasks that were written.
-///
-/// # Errors
-/// [`Refused`] for a checkout, or for a folder with other things in it; errors of the file system.
 fn init(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     if Workplace::is_checkout(folder) {
         let why =

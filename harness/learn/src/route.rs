@@ -61,9 +61,6 @@ enum Stop {
 
 impl Route {
     /// The route of this name.
-    ///
-    /// # Errors
-    /// [`Refused`], which lists the routes.
     pub(super) fn find(name: &str) -> anyhow::Result<Self> {
         let routes = toml::from_str::<Routes>(ROUTES)?.route;
         let names = routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", ");

@@ -152,7 +152,11 @@ pub(crate) fn dying_with_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString>
 
 /// The path of this executable for a command: after a prefix, in other namespaces, only the file itself may be reachable.
 fn this(prefix: &Prefix) -> OsString {
-    if prefix.is_empty() { this_program() } else { std::env::current_exe().map_or_else(|_| this_program(), OsString::from) }
+    if prefix.is_empty() {
+        this_program()
+    } else {
+        std::env::current_exe().map_or_else(|_| this_program(), OsString::from)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -160,9 +164,6 @@ pub(crate) struct RunFolder(PathBuf);
 
 impl RunFolder {
     /// Makes the folder, with the folders that must exist before the start.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn make(path: PathBuf) -> io::Result<Self> {
         let folder = RunFolder(path);
         for part in [folder.events(), folder.weights(), folder.snapshots(), folder.tmp()] {

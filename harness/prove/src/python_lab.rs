@@ -25,9 +25,6 @@ const COMMAND: &str = "#!/bin/sh\nexec PYTHON \"${0%/*}/python_lab.py\" \"$@\"\n
 
 /// The program, with digits of `given` or as many drawn ones as `sizes` says; `None` if the lab is compiled, or this program is part of a
 /// checkout.
-///
-/// # Errors
-/// [`Refused`] if no Python has PyTorch; a file cannot be read or written.
 pub(crate) fn where_none_is_built(seed: u64, sizes: Sizes, given: Option<&Path>) -> anyhow::Result<Option<StandIn>> {
     let this = std::env::current_exe().context("cannot find this program's own path")?;
     if program_beside(launch::LAB).is_ok() || checkout_around(&this).is_some() {

@@ -14,8 +14,7 @@ use crate::scenario::{Expect, RunSpec, Scenario};
 
 /// Parses the text of the file `file`.
 ///
-/// # Errors
-/// [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
+/// Errors: [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Scenario, Refused> {
     let scenario: Scenario = toml::from_str(text).map_err(|error| {
         let (line, column) = place(text, error.span().map_or(0, |span| span.start));

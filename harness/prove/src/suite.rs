@@ -60,9 +60,6 @@ enum Root {
 
 impl SuiteRunner {
     /// With files under `keep`, which must be new or empty, or in a private folder.
-    ///
-    /// # Errors
-    /// The folder cannot be created, or is not empty.
     pub(crate) fn open(runner: JobRunner, keep: Option<&Path>) -> anyhow::Result<Self> {
         Ok(SuiteRunner { runner, root: Root::open(keep)?, undisturbed: Vec::new(), count: 0 })
     }
@@ -74,8 +71,7 @@ impl SuiteRunner {
 
     /// Runs one scenario and checks it.
     ///
-    /// # Errors
-    /// A signal arrived or the machine failed; a scenario that fails is not an error.
+    /// Errors: a signal arrived or the machine failed; a scenario that fails is not an error.
     pub(crate) fn run(&mut self, scenario: Scenario) -> anyhow::Result<ScenarioOutcome> {
         let undisturbed = match scenario.expect.same_weights() {
             true => Some(self.undisturbed(&scenario.run)?),
@@ -90,9 +86,6 @@ impl SuiteRunner {
     }
 
     /// The same under another launcher, and checked by `check`.
-    ///
-    /// # Errors
-    /// As [`SuiteRunner::run`].
     pub(crate) fn run_with(
         &mut self,
         launcher: &Launcher,
@@ -123,9 +116,6 @@ impl SuiteRunner {
     }
 
     /// The undisturbed run of the same job; one serves all scenarios that differ only in their faults.
-    ///
-    /// # Errors
-    /// As [`SuiteRunner::run`].
     pub(crate) fn undisturbed(&mut self, spec: &RunSpec) -> anyhow::Result<Rc<Undisturbed>> {
         let run = undisturbed(spec);
         if let Some((_, known)) = self.undisturbed.iter().find(|(known, _)| *known == run) {
@@ -158,8 +148,6 @@ impl SuiteRunner {
         Ok(None)
     }
 
-    /// # Errors
-    /// [`Interrupted`] when a signal arrived that no run has handled.
     pub(crate) fn check_signals(&self) -> Result<(), Interrupted> {
         self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
     }
@@ -297,9 +285,6 @@ impl SeriesOptions {
 }
 
 /// Settings of all runs.
-///
-/// # Errors
-/// The lab is needed but not built.
 pub(crate) fn job_runner(
     launcher: Option<PathBuf>,
     timeout: Option<Duration>,
@@ -318,9 +303,6 @@ pub(crate) fn job_runner(
 
 /// Writes the report, prints where the runs' files are, and returns the exit code. A signal that arrived after the runs is
 /// handled here.
-///
-/// # Errors
-/// A report cannot be written.
 pub(crate) fn finish(screen: &Screen, suite: SuiteRunner, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
     targets.iter().try_for_each(|target| report.write(target))?;
     suite.check_signals()?;

@@ -37,7 +37,7 @@ const ENDINGS: [(&str, Form); 7] = [
 
 impl Form {
     /// Those of a report.
-    const OF_A_REPORT: &[Form] = &[Form::Html, Form::Csv, Form::Json, Form::Junit, Form::Text];
+    const OF_A_REPORT: &'static [Form] = &[Form::Html, Form::Csv, Form::Json, Form::Junit, Form::Text];
 
     fn shown(self) -> &'static str {
         match self {
@@ -105,9 +105,6 @@ impl Target {
     }
 
     /// Writes `what`, a file atomically and into a new folder if necessary.
-    ///
-    /// # Errors
-    /// The error names the file and the system's reason.
     pub fn save(&self, what: &str, text: &str) -> anyhow::Result<()> {
         match &self.path {
             None => Stdout.write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout")),
@@ -143,9 +140,6 @@ impl Report {
 }
 
 /// Writes a temporary file next to it and renames that. An existing special file, such as a pipe, is written to directly.
-///
-/// # Errors
-/// The system's error.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return fs::write(path, text);

@@ -181,9 +181,6 @@ pub(super) fn words(folders: [&Path; 2]) -> [OsString; 3] {
 }
 
 /// Executes the program, confined to two folders. Returns only on failure.
-///
-/// # Errors
-/// When the confinement or the start fails.
 pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
     let [one, other, program, args @ ..] = args else {
         bail!("{CONFINED} is an internal command: use `lockstep grade`")

@@ -95,8 +95,7 @@ impl Runner {
 
     /// Calls the answer on `ranks` ranks with each input in turn.
     ///
-    /// # Errors
-    /// A [`Finding`] if a rank did not finish; failures of the machine or the course.
+    /// Errors: a [`Finding`] if a rank did not finish; failures of the machine or the course.
     pub fn call<I: Serialize, O: DeserializeOwned>(
         &mut self,
         ranks: usize,
@@ -106,9 +105,6 @@ impl Runner {
     }
 
     /// Calls the answer with other options.
-    ///
-    /// # Errors
-    /// The errors of [`call`](Self::call).
     pub fn call_with<I, O>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Outputs<O>>
     where
         I: Serialize,
@@ -120,8 +116,7 @@ impl Runner {
 
     /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
     ///
-    /// # Errors
-    /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
+    /// Errors: a [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
     pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
         self.run_checked(options, inputs, |_| None)
     }

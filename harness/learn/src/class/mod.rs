@@ -95,8 +95,7 @@ struct ReadClass {
 impl ClassFolder {
     /// Reads all seats.
     ///
-    /// # Errors
-    /// Why the folder cannot be read. A file that cannot is part of the result.
+    /// Errors: why the folder cannot be read. A file that cannot is part of the result.
     fn read(&self) -> Result<ReadClass, String> {
         let mut files: Vec<PathBuf> = Vec::new();
         for entry in fs::read_dir(&self.0).map_err(|error| error.to_string())? {

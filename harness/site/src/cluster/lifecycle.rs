@@ -218,8 +218,7 @@ impl Down {
 
 /// Ends everything that the cluster's holder holds, then removes the folder.
 ///
-/// # Errors
-/// When it does not end: then the files stay. The system's own.
+/// Errors: when it does not end: then the files stay. The system's own.
 pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
     if let Ok(holder) = folder.load::<ClusterProcess>(HOLDER) {
         // `unshare`, which waits for it.
@@ -248,9 +247,6 @@ fn wait_for_end(process: Option<ClusterProcess>, deadline: Instant) -> std::io::
 const MACHINE_START: Duration = Duration::from_secs(60);
 
 /// Starts the head node. The pipe is its stdin: until a line there says that the cluster is complete, closing the pipe ends it.
-///
-/// # Errors
-/// When it does not start, with its last words.
 pub(super) fn start_head(folder: Folder, spec: ClusterSpec) -> anyhow::Result<(Cluster, ChildStdin)> {
     let mut command = Command::new("setsid");
     command.current_dir("/").env("PATH", super::search_path()).stdin(Stdio::piped());
@@ -262,9 +258,6 @@ pub(super) fn start_head(folder: Folder, spec: ClusterSpec) -> anyhow::Result<(C
 }
 
 /// Starts a node, plugs it in, and starts Slurm's daemon on it.
-///
-/// # Errors
-/// When a step fails, with its last words.
 pub(super) fn boot(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::Result<()> {
     let mut command = cluster.command(Machine::Head, "setsid")?;
     command.current_dir("/").stdin(Stdio::null());

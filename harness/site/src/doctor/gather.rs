@@ -161,9 +161,6 @@ pub(super) async fn resolve(name: &str, patience: Duration) -> Resolved {
 }
 
 /// The names of this machine's addresses of IPv4. Addresses without a name are left out.
-///
-/// # Errors
-/// A message where nothing can be asked.
 pub(super) async fn reverse(interfaces: &[Interface], patience: Duration) -> Result<BTreeMap<IpAddr, String>, String> {
     let outer = interfaces.iter().filter(|interface| interface.up && !interface.loopback);
     let addresses = outer.flat_map(|interface| &interface.addresses).filter(|address| address.is_ipv4());
@@ -190,9 +187,6 @@ pub(crate) async fn in_time<T: Send + 'static>(
 }
 
 /// What a program printed.
-///
-/// # Errors
-/// A message, if it is not there, fails, or does not end in time.
 pub(super) async fn output(program: &str, arguments: &[&str], patience: Duration) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true).env("LC_ALL", "C");

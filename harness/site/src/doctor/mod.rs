@@ -174,9 +174,6 @@ pub fn page() -> String {
 const GAPS: usize = 4;
 
 /// Prints the report.
-///
-/// # Errors
-/// The system's, if JSON cannot be written.
 fn show(job: &JobFacts, findings: &[Reported<AtNodes>], json: bool) -> anyhow::Result<()> {
     if json {
         let whole = serde_json::json!({ "findings": findings, "job": job });

@@ -69,9 +69,6 @@ pub(crate) struct BatchJob {
 
 impl BatchJob {
     /// The job that `request` asks for at this site.
-    ///
-    /// # Errors
-    /// [`Refused`] for what the site cannot do.
     pub(crate) fn of(request: JobRequest, profile: &Profile) -> Result<Self, Refused> {
         let gpus = request.gpus_per_node.unwrap_or(profile.gpus_per_node);
         let gpus = if request.build { 0 } else { gpus };

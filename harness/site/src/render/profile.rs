@@ -181,9 +181,6 @@ fn lockstep_run() -> String {
 }
 
 /// Reads the profile `text`, which `name` calls in errors.
-///
-/// # Errors
-/// [`Refused`] for text that is not TOML, for an unknown field (with the nearest name), and for fields that contradict each other.
 pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Refused> {
     let refused = |why: String| Refused(format!("cannot read the site profile {name}: {why}"));
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
@@ -281,9 +278,6 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// The profile in this file, or the example of this name.
-///
-/// # Errors
-/// As [`parse`]; when neither is there.
 pub(crate) fn find(name: &str) -> Result<Profile, Refused> {
     if let Some((_, text)) = EXAMPLES.iter().find(|(known, _)| *known == name) {
         return parse(name, text);
