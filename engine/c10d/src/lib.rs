@@ -53,8 +53,8 @@ pub use autograd::{
 };
 pub use backend::{Backend, BackendConfig};
 pub use collectives::{ReduceOp, Splits};
-pub use desync_report::{Called, DesyncReport};
-pub use error::{Error, ErrorKind, Result, from_caller};
+pub use desync_report::Called;
+pub use error::{DesyncReport, Error, ErrorKind, Result, from_caller};
 pub use group::{Aborter, ProcessGroup, Traffic};
 pub use kernels::{
     AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, fused_adam, fused_sgd, is_channels_last, peak_memory,

@@ -32,8 +32,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::orphans::{AGENT, AgentId};
 use super::process::Handle;
-use super::program::{Sink, Spec, Stdin, Variable, explain, files, find_program};
-use super::room::refusal;
+use super::program::{Sink, Spec, Stdin, Variable, explain, files, find_program, refusal};
 
 /// The subcommand that [`words_dying_with_parent`] calls.
 pub(super) const DIES_WITH_PARENT: &str = "dies-with-parent";
