@@ -177,7 +177,7 @@ impl<O: Objects> Machine<O> {
                 integer(opcode, reader).and_then(|value| self.push(value))
             }
             b'G' => reader.array().and_then(|bytes| self.push(Value::Float(f64::from_be_bytes(bytes)))), // BINFLOAT
-            b'F' => reader.line().and_then(number).and_then(|float| self.push(Value::Float(float))), // FLOAT
+            b'F' => reader.line().and_then(number).and_then(|float| self.push(Value::Float(float))),     // FLOAT
             b'X' | 0x8c | 0x8d | b'U' | b'T' | b'S' | b'V' => text(opcode, reader).and_then(|value| self.push(value)),
             b'C' | b'B' | 0x8e | 0x96 => bytes(opcode, reader).and_then(|()| self.push(Value::Bytes)),
             b')' => self.push(Value::Tuple(Vec::new())),
@@ -188,7 +188,10 @@ impl<O: Objects> Machine<O> {
             b'e' => self.above_mark().and_then(|items| self.append(items)), // APPENDS
             b'}' => self.push(Value::Dict(Vec::new())),
             b'd' => self.above_mark().and_then(pairs).and_then(|items| self.push(Value::Dict(items))),
-            b's' => self.set_one(), // SETITEM
+            b's' => {
+                let (value, key) = (self.pop()?, self.pop()?);
+                self.set(vec![(key, value)]) // SETITEM
+            }
             b'u' => self.above_mark().and_then(pairs).and_then(|items| self.set(items)), // SETITEMS
             b'q' | b'r' | b'p' | 0x94 => self.memoize(opcode, reader),
             b'h' | b'j' | b'g' => self.recall(opcode, reader),
@@ -241,7 +244,10 @@ impl<O: Objects> Machine<O> {
     }
 
     fn top(&self) -> Result<Id, PickleError> {
-        self.stack[self.floor()..].last().copied().ok_or_else(|| PickleError::damaged("a value is missing on its stack"))
+        self.stack[self.floor()..]
+            .last()
+            .copied()
+            .ok_or_else(|| PickleError::damaged("a value is missing on its stack"))
     }
 
     fn pop(&mut self) -> Result<Id, PickleError> {
@@ -279,11 +285,6 @@ impl<O: Objects> Machine<O> {
             _ => return Err(PickleError::damaged("it appends to a value that is not a list")),
         }
         Ok(())
-    }
-
-    fn set_one(&mut self) -> Result<(), PickleError> {
-        let (value, key) = (self.pop()?, self.pop()?);
-        self.set(vec![(key, value)])
     }
 
     fn set(&mut self, items: Vec<(Id, Id)>) -> Result<(), PickleError> {

@@ -125,7 +125,8 @@ impl<'a> BenchJob<'a> {
 
     /// Waits until all ranks are there, and came after the mark.
     pub(crate) fn until_up(&mut self, mark: Mark) -> anyhow::Result<()> {
-        let (begun, size) = (Instant::now(), self.ranks_of_agents());
+        let begun = Instant::now();
+        let size = self.shape.ranks / self.launcher.processes(self.shape) * self.agents.len();
         while self.up(mark).len() < size {
             if !self.wait(begun + self.patience)? {
                 let up = self.up(mark);
@@ -248,11 +249,6 @@ impl<'a> BenchJob<'a> {
             }
         }
         Ok(())
-    }
-
-    /// The ranks of the agents that are there now.
-    fn ranks_of_agents(&self) -> usize {
-        self.shape.ranks / self.launcher.processes(self.shape) * self.agents.len()
     }
 
     /// The ranks that are there and came after the mark.

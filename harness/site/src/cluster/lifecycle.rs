@@ -224,7 +224,9 @@ pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
         // `unshare`, which waits for it.
         let parent = holder.state(Path::new(PROC)).and_then(|_| ClusterProcess::find(Path::new(PROC), holder.parent));
         let deadline = Instant::now() + LONGEST_END;
-        for (ended, process) in [(holder.kill(deadline)?, Some(holder)), (wait_for_end(parent, deadline)?, parent)] {
+        let held = holder.kill(deadline)?;
+        let waited = parent.map_or(Ok(true), |parent| parent.wait(deadline))?;
+        for (ended, process) in [(held, Some(holder)), (waited, parent)] {
             anyhow::ensure!(
                 ended,
                 "process {} of the cluster has not ended within {} s; its files stay in {}",
@@ -235,10 +237,6 @@ pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
         }
     }
     folder.remove()
-}
-
-fn wait_for_end(process: Option<ClusterProcess>, deadline: Instant) -> std::io::Result<bool> {
-    process.map_or(Ok(true), |process| process.wait(deadline))
 }
 
 // ---- starting machines

@@ -114,7 +114,8 @@ impl DoctorOptions {
 
     fn settings(&self) -> anyhow::Result<DoctorSettings> {
         let here = std::env::current_dir().context("cannot find the current folder")?;
-        let mut ports = vec![PORTS[0], master_port().unwrap_or(PORTS[1])];
+        let port = std::env::var("MASTER_PORT").ok().and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+        let mut ports = vec![PORTS[0], port.unwrap_or(PORTS[1])];
         ports.extend(&self.ports);
         ports.sort_unstable();
         ports.dedup();
@@ -145,10 +146,6 @@ async fn asked_to_end() -> std::io::Result<Interrupted> {
         _ = terminate.recv() => SignalKind::terminate(),
     };
     Ok(Interrupted { signal: kind.as_raw_value() })
-}
-
-fn master_port() -> Option<u16> {
-    std::env::var("MASTER_PORT").ok()?.parse().ok().filter(|port| *port > 0)
 }
 
 /// The book's page on what doctor finds, without its title.
