@@ -7,11 +7,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::exercise::Lab;
 use crate::{Finding, Python};
 
 /// A language in which the course's tasks are answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Language {
     /// All labs.
     #[default]
@@ -82,6 +85,14 @@ impl Language {
     /// The language of a command: Python if the learner asks for it, or has no checkout but a folder of tasks in Python.
     pub fn of(root: &Path, python: bool) -> Self {
         if python || !root.join("labs").is_dir() { Language::Python } else { Language::Rust }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Rust => "Rust",
+            Language::Python => "Python",
+        }
     }
 
     /// The end of the name of an answer's file.

@@ -108,7 +108,7 @@ pub fn run_with(
         } else {
             writeln!(out, "{text}")?;
         }
-        seat::tell(&submission.folder, lab.number(), &task.name, &graded.found);
+        seat::tell(&submission.folder, lab.number(), &task.name, language, &graded.found);
         if !right {
             return Ok(false);
         }

@@ -25,7 +25,7 @@ use lockstep_contract::foreign;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{Submission, grade};
 use lockstep_grading::runner::{Bounds, writes_are_confined};
-use lockstep_grading::{Lab, Options, Runner, package};
+use lockstep_grading::{Lab, Options, Runner, Verdict as Graded, package};
 use lockstep_paths::temporary_folder;
 use lockstep_process::{Group, Outcome, Signals};
 use toml::{Table, Value};
@@ -35,6 +35,7 @@ use crate::cargo::{
     Built, CompileError, build_command, built, grading_folder, output_folder, plain_command, share_compiled,
     telling_what_takes_long,
 };
+use crate::class_report::{self, Outcome};
 use crate::exit::{Code, Interrupted, Refused};
 use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count, counts};
 
@@ -77,21 +78,23 @@ impl Class {
         let bounds = Bounds { memory: 4 << 30, ..options.bounds };
         let options = Options { deadline: CALL_DEADLINE, bounds, confined: true, ..options };
         let (begin, started) = (Instant::now(), SystemTime::now());
-        let mut cases = Vec::new();
+        let (mut cases, mut outcomes) = (Vec::new(), Vec::new());
         let is_handed = |lab: &&Lab| self.learners.iter().any(|of| matches!(Handed::find(of, lab), Ok(Some(_))));
         let labs: Vec<Lab> = self.labs.iter().filter(is_handed).copied().collect();
         let first = self.workspace.is_compiled_first(&labs);
         screen.line(format!("grading {}, one after the other; {first}", count(self.learners.len(), "learner")));
         labs.iter().try_for_each(|lab| self.workspace.build_given(lab))?;
         for learner in &self.learners {
-            self.add_cases_of(learner, &options, &mut |case| {
+            self.add_cases_of(learner, &options, &mut |case, of_case| {
                 screen.line(line(&case));
                 cases.push(case);
+                outcomes.extend(of_case);
             })?;
         }
         let verdicts: Vec<Verdict> = cases.iter().map(ReportCase::verdict).collect();
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
         let mut report = Report::here(&title, started, begin.elapsed(), cases);
+        report.tables = class_report::tables(&tasks_of(&labs)?, &self.learners.iter().map(|of| learner_name(of)).collect::<Vec<_>>(), &outcomes);
         if !writes_are_confined() {
             let text = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
             report.not_verified.push(text.into());
@@ -99,12 +102,18 @@ impl Class {
         }
         screen.line(format!("{} in {:.0} s, seed {}", counts(&verdicts), report.took.as_secs_f64(), options.seed));
         targets.iter().try_for_each(|target| report.write(target))?;
-        Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
+        let is_open = [Verdict::Failed, Verdict::Open].contains(&report.verdict());
+        Ok(if is_open { Code::Failure } else { Code::Success })
     }
 
-    /// Adds a case for each lab that the learner submitted, and one for what could not be read.
-    fn add_cases_of(&self, learner: &Path, options: &Options, add: &mut dyn FnMut(ReportCase)) -> anyhow::Result<()> {
-        let name = foreign::one_line(&learner.file_name().unwrap_or_default().to_string_lossy());
+    /// Adds a case for each lab that the learner submitted, with the outcome of each task, and one for what could not be read.
+    fn add_cases_of(
+        &self,
+        learner: &Path,
+        options: &Options,
+        add: &mut dyn FnMut(ReportCase, Vec<Outcome>),
+    ) -> anyhow::Result<()> {
+        let name = learner_name(learner);
         let (mut unreadable, mut is_empty) = (None, true);
         for lab in &self.labs {
             match Handed::find(learner, lab) {
@@ -112,11 +121,12 @@ impl Class {
                     let text = || format!("cannot grade lab {} of {name}", lab.number());
                     let case = self.case(&name, lab, &handed, options).with_context(text);
                     is_empty = false;
-                    add(case.or_else(|error| {
-                        let (verdict, evidence) = not_graded(error)?;
+                    let (case, outcomes) = case.or_else(|error| {
+                        let (verdict, evidence, _) = not_graded(error)?;
                         let finding = Finding { claim: "Answers were graded".into(), verdict, evidence };
-                        anyhow::Ok(unread(format!("{name}/{}", lab.number()), finding))
-                    })?);
+                        anyhow::Ok((unread(format!("{name}/{}", lab.number()), finding), Vec::new()))
+                    })?;
+                    add(case, outcomes);
                 }
                 Ok(None) => {}
                 Err(why) => drop(unreadable.get_or_insert(why)),
@@ -126,25 +136,38 @@ impl Class {
             let labs: Vec<_> = self.labs.iter().map(|lab| format!("labs/{}/exercise/src", lab.name)).collect();
             let evidence = unreadable.unwrap_or_else(|| format!("found none of {}", labs.join(", ")));
             let finding = Finding { claim: "Answers were handed in".into(), verdict: Verdict::Failed, evidence };
-            add(unread(name, finding));
+            add(unread(name, finding), Vec::new());
         }
         Ok(())
     }
 
-    fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<ReportCase> {
+    fn case(
+        &self,
+        name: &str,
+        lab: &Lab,
+        handed: &Handed,
+        options: &Options,
+    ) -> anyhow::Result<(ReportCase, Vec<Outcome>)> {
         let begin = Instant::now();
         let tasks = lab.tasks()?;
         let built = self.workspace.build(lab, &tasks, handed)?;
-        let mut findings = Vec::new();
+        let (mut findings, mut outcomes) = (Vec::new(), Vec::new());
         for task in &tasks.tasks {
-            let (verdict, evidence) = match built.refused.get(&task.name) {
-                Some(why) => (Verdict::Failed, why.clone()),
+            let (verdict, evidence, diagnosis) = match built.refused.get(&task.name) {
+                Some(why) => (Verdict::Failed, why.clone(), Some(why.clone())),
                 None => graded(lab, task, &built.submission, options).or_else(not_graded)?,
             };
+            outcomes.push(Outcome {
+                learner: name.into(),
+                task: class_report::task_name(lab, &task.name),
+                verdict,
+                language: Some(built.submission.program.language),
+                diagnosis,
+            });
             findings.push(Finding { claim: format!("{}: {}", task.name, task.title), verdict, evidence });
         }
         let done = findings.iter().filter(|finding| finding.verdict == Verdict::Passed).count();
-        Ok(ReportCase {
+        let case = ReportCase {
             name: format!("{name}/{}", lab.number()),
             shows: format!("{done} of {} tasks of lab {} are done", findings.len(), lab.number()),
             findings,
@@ -152,8 +175,23 @@ impl Class {
             seed: Some(options.seed),
             replay: Some(format!("lockstep grade {} --seed {}", lab.number(), options.seed)),
             ..ReportCase::default()
-        })
+        };
+        Ok((case, outcomes))
     }
+}
+
+/// The name of the learner whose folder this is.
+fn learner_name(folder: &Path) -> String {
+    foreign::one_line(&folder.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// The tasks of these labs, as the report's tables name them.
+fn tasks_of(labs: &[Lab]) -> anyhow::Result<Vec<String>> {
+    let mut all = Vec::new();
+    for lab in labs {
+        all.extend(lab.tasks()?.tasks.iter().map(|task| class_report::task_name(lab, &task.name)));
+    }
+    Ok(all)
 }
 
 /// The case of a learner none of whose answers was graded.
@@ -166,24 +204,26 @@ fn unread(name: String, finding: Finding) -> ReportCase {
 ///
 /// # Errors
 /// A signal ends the grading.
-fn not_graded(error: anyhow::Error) -> anyhow::Result<(Verdict, String)> {
+fn not_graded(error: anyhow::Error) -> anyhow::Result<(Verdict, String, Option<String>)> {
     anyhow::ensure!(!error.is::<Interrupted>(), error);
-    Ok((Verdict::NotVerified, format!("could not be graded: {error:#}")))
+    Ok((Verdict::NotVerified, format!("could not be graded: {error:#}"), None))
 }
 
+/// The verdict, its evidence, and of a wrong answer what is wrong.
 fn graded(
     lab: &Lab,
     task: &Task,
     submission: &lockstep_grading::grade::Submission,
     options: &Options,
-) -> anyhow::Result<(Verdict, String)> {
+) -> anyhow::Result<(Verdict, String, Option<String>)> {
     let graded = grade(lab, task, submission, options, &mut Runner::new(&submission.program, options))?;
     Ok(match graded.found {
-        Ok(()) => (Verdict::Passed, format!("in {:.1} s", graded.took.as_secs_f64())),
+        Ok(()) => (Verdict::Passed, format!("in {:.1} s", graded.took.as_secs_f64()), None),
+        Err(fault) if fault.verdict == Graded::NotStarted => (Verdict::Open, fault.verdict.words().into(), None),
         Err(fault) => {
             let lines = fault.lines().into_iter().filter(|(field, _)| *field != "diagnosis");
             let details: String = lines.map(|(field, text)| format!("; {field} {text}")).collect();
-            (Verdict::Failed, format!("{fault}{details}"))
+            (Verdict::Failed, format!("{fault}{details}"), Some(fault.diagnosis.clone()))
         }
     })
 }

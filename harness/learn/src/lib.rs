@@ -6,6 +6,7 @@
 
 mod book;
 mod class;
+mod class_report;
 mod grade_class;
 mod help;
 mod init;

@@ -148,7 +148,7 @@ fn tell_class(root: &Path, lab: &Lab, asked: &[String], error: &CompileError) {
     let Some(task) = named.or_else(open) else { return };
     let words = error.text.lines().next().unwrap_or_default();
     let finding = Finding::new(Verdict::NotCompiled, words);
-    seat::tell(&lab.exercise(root), lab.number(), &task.name, &Err(Box::new(finding)));
+    seat::tell(&lab.exercise(root), lab.number(), &task.name, Language::Rust, &Err(Box::new(finding)));
 }
 
 /// An editor's save is several events: it is over when no event has come for this long.
