@@ -180,7 +180,7 @@ fn met(view: &View, most: usize) -> Markup {
                     }
                 }
             }
-            @if most.len() < view.met.len() { p.small { "and " (count(view.met.len() - most.len(), "more diagnosis")) } }
+            @if most.len() < view.met.len() { p.small { "and " (view.met.len() - most.len()) " more" } }
         }
     }
 }
