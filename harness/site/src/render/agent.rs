@@ -128,14 +128,11 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
         RendezvousWords { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
     let launch = launch(profile, job, job.groups[0], "\"$workers\"", &meeting);
     if job.margin.is_none() {
-        return text + &launch + "\n";
+        return text + &launch + WAIT + ENDS;
     }
     text.push_str("left=$((deadline - $(date +%s)))\n");
-    text.push_str("code=0\n");
-    text.push_str(&format!(
-        "timeout --signal={} \"$((left > 0 ? left : 1))\" {launch} || code=$?\n",
-        profile.end_signal()
-    ));
+    text.push_str(&format!("timeout --signal={} \"$((left > 0 ? left : 1))\" {launch}", profile.end_signal()));
+    text.push_str(WAIT);
     text.push_str("# No failure: mpirun would kill the nodes that are still writing their snapshot.\n");
     text.push_str("if [ \"$code\" -eq 124 ]; then\n  touch \"$run/time-is-up\"\n  code=0\nfi\n");
     text + ENDS
@@ -145,6 +142,21 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
 /// not bear `set -u`, and files here are written more than once.
 const START_FILES: &str = "# Undoes what start files may have set.\nset +Cfu\ntrap - DEBUG ERR EXIT\n";
 
+/// Starts the command before it in the background, and waits for it; sets `code`. A shell without a trap would end at once, before the launcher
+/// has its snapshot, and leave an exit code of 0.
+const WAIT: &str = " &
+launcher=$!
+# Asked to end, this script asks the launcher, which may save a snapshot, and waits for it.
+trap 'kill -TERM \"$launcher\" 2>/dev/null || true' TERM
+code=0
+wait \"$launcher\" || code=$?
+# A signal ends a wait, not what it waits for.
+while kill -0 \"$launcher\" 2>/dev/null; do
+  code=0
+  wait \"$launcher\" || code=$?
+done
+";
+
 /// The end of a script that a login shell may run.
 pub(super) const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.bash_logout, whose result would be this script's.\n(exit \"$code\")\n";
 
@@ -153,15 +165,19 @@ fn start(profile: &Profile, job: &BatchJob) -> String {
     let (nodes, workers) = (job.nodes(), job.groups[0].workers);
     if let Some(command) = command(profile, job) {
         let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
-        let mut text = if command.starts_with("pbsdsh") { HAS_PBSDSH.to_owned() } else { String::new() };
-        text.push_str("# One launcher on each node; it starts the workers there.\ncode=0\n");
-        text.push_str(&format!("{command} \"${{agent[@]}}\" {workers} || code=$?\n"));
+        let start = format!("{command} \"${{agent[@]}}\" {workers}");
+        let text = if command.starts_with("pbsdsh") {
+            let start = format!("# One launcher on each node; it starts the workers there.\n{start} &\npids=($!)\n");
+            [HAS_PBSDSH, AT_QDEL, &start, WAIT_FOR_PBSDSH].concat()
+        } else {
+            format!("# One launcher on each node; it starts the workers there.\ncode=0\n{start} || code=$?\n")
+        };
         return text + &ALL_ENDED.replace("{nodes}", &nodes.to_string());
     }
     let counts: Vec<String> =
         job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
-    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { [HAS_PBSDSH, PBSDSH_EACH].concat() }
-        + ALL_ENDED;
+    let pbs = || [HAS_PBSDSH, AT_QDEL, PBSDSH_EACH, WAIT_FOR_PBSDSH].concat();
+    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { pbs() } + ALL_ENDED;
     text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
 }
 
@@ -184,15 +200,36 @@ if ! command -v pbsdsh >/dev/null; then
 fi
 ";
 
+/// Of qdel PBS makes a SIGTERM to the job's processes, and ends what is left when this script ends, or after the queue's `kill_delay`. pbsdsh
+/// sends the signal to the tasks that it has started, and ends at once (OpenPBS, src/cmds/pbsdsh.c).
+const AT_QDEL: &str = "\
+# At qdel, the launchers save a snapshot. They are waited for: PBS ends them when this script ends.
+asked=
+pids=()
+trap 'asked=1; kill -TERM \"${pids[@]}\" 2>/dev/null || true' TERM
+";
+
+const WAIT_FOR_PBSDSH: &str = "\
+code=0
+for pid in \"${pids[@]}\"; do
+  wait \"$pid\" || code=$?
+  # A signal ends a wait, not what it waits for.
+  while kill -0 \"$pid\" 2>/dev/null; do wait \"$pid\" || code=$?; done
+done
+";
+
 /// pbsdsh does not report how each node's part ended, and a start file that ends the shell or replaces it, such as `exec zsh`, keeps a
 /// node's part from running, with success.
 const ALL_ENDED: &str = "\
 # A node's part counts when it has left its exit code. Other nodes' files may take a while to be seen.
 for _ in {1..60}; do
-  if [ \"$code\" -ne 0 ] || [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
+  if { [ \"$code\" -ne 0 ] && [ -z \"${asked:-}\" ]; } || [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
   sleep 1
 done
-if [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
+if [ -n \"${asked:-}\" ]; then
+  echo \"asked to end: $run/exit.NODE is a node's exit code, 75 if it has saved a snapshot\" >&2
+  code=143
+elif [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
   echo \"error: not all nodes ended well: $run/exit.NODE is a node's exit code; a node without one did not run $run/agent.sh to its end\" >&2
   if [ \"$code\" -eq 0 ]; then code=1; fi
 fi
@@ -200,14 +237,11 @@ fi
 
 const PBSDSH_EACH: &str = "\
 # One launcher on each node; it starts the workers there.
-code=0
 workers=({workers})
-index=0
 while read -r host; do
-  pbsdsh -n \"$index\" -- \"${agent[@]}\" \"${workers[index]}\" \"$host\" </dev/null &
-  index=$((index + 1))
+  pbsdsh -n \"${#pids[@]}\" -- \"${agent[@]}\" \"${workers[${#pids[@]}]}\" \"$host\" </dev/null &
+  pids+=($!)
 done <\"$run/hosts\"
-wait
 ";
 
 const SSH: &str = "\

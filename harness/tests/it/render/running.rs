@@ -80,6 +80,11 @@ impl Site {
 
     /// The same, with another launcher.
     fn run_by(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
+        self.run_started("exec bash -l job.sh", launcher, scheduler, profile, words) // a login shell, as PBS starts one
+    }
+
+    /// The same, with the command that starts the script.
+    fn run_started(&self, start: &str, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
         let (folder, hosts) = (self.0.path().display(), self.path("hosts"));
         self.write("nodes", "localhost\n127.0.0.1\n");
         let hostfile = if ["pbs", "slurm"].contains(&scheduler) {
@@ -93,9 +98,9 @@ impl Site {
         );
         self.write("job.sh", &script(&format!("--profile {} {words}", self.shell("site.toml"))));
         let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
-        let inner = "ip link set lo up && exec bash -l job.sh"; // a login shell, as PBS starts one
+        let inner = format!("ip link set lo up && {start}");
         let mut command = Command::new("unshare");
-        command.args(["-rn", "sh", "-c", inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
+        command.args(["-rn", "sh", "-c", &inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
         command.env("HOME", self.path("home"));
         command
             .env("PBS_NODEFILE", self.path("nodes"))
@@ -235,6 +240,45 @@ fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     assert_eq!(fs::read_to_string(site.path("queued")).unwrap(), fs::read_to_string(site.path("job.sh")).unwrap());
     assert_eq!(fs::read_to_string(site.path("queued-with")).unwrap(), "first_job=7.server\n");
     site.run("pbs", &setup, &words).code(0);
+}
+
+#[test]
+fn the_launchers_save_a_snapshot_at_qdel_before_pbs_ends_the_script() {
+    let Some(site) = Site::new("scripts for pbsdsh (simulated)") else { return };
+    let task = format!("{FAR} PBS_JOBID=7.server PBS_ENVIRONMENT=PBS_BATCH PBS_TASKNUM=2");
+    // As PBS's own: at a signal it sends it to its tasks, and ends.
+    let pbsdsh = format!(
+        "tasks=()\ntrap 'kill -TERM \"${{tasks[@]}}\"; exit 1' TERM\n\
+         if [ \"$1\" = -n ]; then shift 3; ({task} \"$@\") & tasks=($!)\n\
+         else shift; while read -r _; do ({task} \"$@\") & tasks+=($!); done <\"$PBS_NODEFILE\"; fi\nwait"
+    );
+    site.program("pbsdsh", &pbsdsh);
+    // Needs some time to save: as long as the file `saving` is there.
+    let worker = site.worker(
+        "d=$(dirname \"$0\"); trap 'while [ -e \"$d/saving\" ]; do sleep 0.05; done; echo saved >\"$d/rank-$RANK\"; exit 75' TERM\n\
+         : >\"$d/ready-$RANK\"\nwhile :; do sleep 0.05; done",
+    );
+    for words in ["--nodes 2 --time 01:00:00", "--nodes 1x1,1x1 --time 01:00:00 --signal 60"] {
+        (0..2).for_each(|rank| drop(fs::remove_file(site.path(&format!("ready-{rank}")))));
+        site.write("saving", "");
+        let qdel = format!(
+            "while [ ! -e {0}ready-0 ] || [ ! -e {0}ready-1 ]; do sleep 0.05; done; kill -TERM -- -$1; sleep 0.3; rm {0}saving",
+            site.shell("")
+        );
+        site.program("qdel", &qdel);
+        // PBS signals each process of the script's session.
+        let start = format!("exec setsid bash -c '{} $$ & exec bash -l job.sh'", site.path("qdel").display());
+        let ended = site.run_started(&start, &(lockstep() + " run"), "pbs", "", &format!("{words} --name job -- {worker}"));
+        ended.code(143).says(&["asked to end"]);
+        assert_eq!(site.said(2), ["saved\n", "saved\n"], "{words}");
+        let run = fs::read_dir(site.path("lockstep-7.server")).unwrap().map(|entry| entry.unwrap());
+        let codes: Vec<String> = run
+            .filter(|file| file.file_name().to_string_lossy().starts_with("exit."))
+            .map(|file| fs::read_to_string(file.path()).unwrap())
+            .collect();
+        assert_eq!(codes, ["75\n", "75\n"], "{words}");
+        (0..2).for_each(|rank| drop(fs::remove_file(site.path(&format!("rank-{rank}")))));
+    }
 }
 
 /// What sites and users have in files that login shells read at their beginning.
