@@ -262,12 +262,12 @@ fn the_launchers_save_a_snapshot_at_qdel_before_pbs_ends_the_script() {
         (0..2).for_each(|rank| drop(fs::remove_file(site.path(&format!("ready-{rank}")))));
         site.write("saving", "");
         let qdel = format!(
-            "while [ ! -e {0}ready-0 ] || [ ! -e {0}ready-1 ]; do sleep 0.05; done; kill -TERM -- -$1; sleep 0.3; rm {0}saving",
+            "trap '' TERM; while [ ! -e {0}ready-0 ] || [ ! -e {0}ready-1 ]; do sleep 0.05; done; kill -TERM -- -$1; sleep 0.3; rm {0}saving",
             site.shell("")
         );
         site.program("qdel", &qdel);
         // PBS signals each process of the script's session.
-        let start = format!("exec setsid bash -c '{} $$ & exec bash -l job.sh'", site.path("qdel").display());
+        let start = format!("exec setsid --wait bash -c '{} $$ & exec bash -l job.sh'", site.path("qdel").display());
         let ended = site.run_started(&start, &(lockstep() + " run"), "pbs", "", &format!("{words} --name job -- {worker}"));
         ended.code(143).says(&["asked to end"]);
         assert_eq!(site.said(2), ["saved\n", "saved\n"], "{words}");
