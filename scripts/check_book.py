@@ -166,7 +166,7 @@ def looks(tab, address, names):
             tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
             found = tab.ask(f"{script}.sideways()") + tab.ask(f"{script}.words()")
             if width == PHONE:
-                found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
+                found += [fault for theme in (LIGHT, DARK) for look in ("drawings", "texts") for fault in tab.ask(f"{script}.{look}({json.dumps(theme)})")]
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
             yield from (f"{name} at {width} px: {fault}" for fault in found)

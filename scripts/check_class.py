@@ -28,6 +28,7 @@ from lib import browser  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOCKSTEP = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "lockstep"
 PHONE, WIDE = 360, 1400
+LOOK = (ROOT / "scripts/lib/look.js").read_text()
 SECONDS = 60  # for the page to show what has changed: it asks every two
 TASKS = [("01", "batches"), ("01", "mean_loss"), ("02", "shard"), ("02", "average"), ("02", "line"), ("03", "environment")]
 DIAGNOSES = ["a rank has the whole batch: divide it", "a sum of 3 ranks that was not divided", "both ranks send first and wait"]
@@ -129,6 +130,8 @@ def fits(tab, folder, seats, pictures):
                 over = tab.ask("document.documentElement.scrollWidth - innerWidth")
                 if over > 0:
                     raise RuntimeError(f"with {seats} seats the page is {over} px wider than {width}")
+                if unreadable := tab.ask(f"{LOOK}.texts()"):
+                    raise RuntimeError(f"in {scheme}, the page {unreadable}")
                 if pictures:
                     tab.picture(pictures / f"class-{seats}-{'phone' if width == PHONE else 'wide'}-{scheme}.png")
 
@@ -162,10 +165,14 @@ def hangs(tab, pictures):
                     shows(tab, "made up")
                     if pictures and route == "day":
                         tab.picture(pictures / f"wall-{seats}-{width}.png")
-            if pictures:
-                for name in ("", "report.html"):
+            for name in ("", "report.html"):
+                for scheme in ("light", "dark"):
+                    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
                     tab.visit(f"{address}{name}?route=day", WIDE, 1600)
-                    tab.picture(pictures / f"demo-{seats}-{name.removesuffix('.html') or 'page'}.png")
+                    if unreadable := tab.ask(f"{LOOK}.texts()"):
+                        raise RuntimeError(f"in {scheme}, /{name} {unreadable}")
+                    if pictures:
+                        tab.picture(pictures / f"demo-{seats}-{name.removesuffix('.html') or 'page'}-{scheme}.png")
 
 
 def draws(tab, folder, pictures):
