@@ -262,9 +262,17 @@ mod tests {
         seat.record("02", "shard", Language::Rust, None, 20);
         seat.record("02", "shard", Language::Rust, None, 30);
         seat.record("02", "average", Language::Rust, wrong("a sum"), 40);
-        let shard = Attempts { first: 10, last: 30, count: 3, passed: Some(20), finding: None, language: Some(Language::Rust) };
+        let shard =
+            Attempts { first: 10, last: 30, count: 3, passed: Some(20), finding: None, language: Some(Language::Rust) };
         assert_eq!(seat.tasks["02"]["shard"], shard);
-        let average = Attempts { first: 40, last: 40, count: 1, passed: None, finding: wrong("a sum"), language: Some(Language::Rust) };
+        let average = Attempts {
+            first: 40,
+            last: 40,
+            count: 1,
+            passed: None,
+            finding: wrong("a sum"),
+            language: Some(Language::Rust),
+        };
         assert_eq!(seat.tasks["02"]["average"], average);
     }
 

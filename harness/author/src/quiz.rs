@@ -134,7 +134,8 @@ mod tests {
     #[test]
     fn each_route_has_ten_questions_and_each_choice_a_reason() {
         let routes: toml::Table = include_str!("../../../labs/routes.toml").parse().unwrap();
-        let names: Vec<&str> = routes["route"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> =
+            routes["route"].as_array().unwrap().iter().map(|of| of["name"].as_str().unwrap()).collect();
         let asked = questions(None).unwrap();
         let expected: Vec<(&str, usize)> = names.into_iter().map(|name| (name, 10)).collect();
         assert_eq!(asked.iter().map(|(name, of)| (&**name, of.len())).collect::<Vec<_>>(), expected);
@@ -161,9 +162,8 @@ mod tests {
             let place = question.choices().iter().position(|choice| *choice == &question.right).unwrap();
             *places.entry(place).or_insert(0) += 1;
         }
-        let longest = |question: &&Question| {
-            question.wrong.iter().all(|wrong| wrong.choice.len() < question.right.choice.len())
-        };
+        let longest =
+            |question: &&Question| question.wrong.iter().all(|wrong| wrong.choice.len() < question.right.choice.len());
         let longest = questions.iter().filter(longest).count();
         let most = questions.len() * 2 / 5;
         assert!(places.len() == 4 && places.values().all(|count| *count <= most), "{places:?}");
@@ -187,7 +187,8 @@ mod tests {
         while let Some(c) = characters.next() {
             signs.push(if c == '\\' { (characters.next().unwrap(), false) } else { (c, true) });
         }
-        let is = |at: usize, sign: &str| sign.chars().enumerate().all(|(more, c)| signs.get(at + more) == Some(&(c, true)));
+        let is =
+            |at: usize, sign: &str| sign.chars().enumerate().all(|(more, c)| signs.get(at + more) == Some(&(c, true)));
         let (mut found, mut at, mut route) = (Vec::new(), 0, String::new());
         // Takes everything up to one of these signs.
         let until = |at: &mut usize, ends: &[&str]| {

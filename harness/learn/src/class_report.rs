@@ -10,7 +10,7 @@ use crate::report::{Table, Verdict};
 
 /// How far a learner is with a task.
 #[derive(Clone, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct TaskOutcome {
     pub(crate) learner: String,
     /// As [`task_name`] has it.
     pub(crate) task: String,
@@ -27,21 +27,21 @@ pub(crate) fn task_name(lab: &Lab, task: &str) -> String {
 }
 
 /// The tables, with a column or a row for each of `tasks`, in this order. An outcome that is missing is open.
-pub(crate) fn tables(tasks: &[String], learners: &[String], outcomes: &[Outcome]) -> Vec<Table> {
+pub(crate) fn tables(tasks: &[String], learners: &[String], outcomes: &[TaskOutcome]) -> Vec<Table> {
     if tasks.is_empty() || learners.is_empty() {
         return Vec::new();
     }
-    let by_name: BTreeMap<(&str, &str), &Outcome> =
+    let by_name: BTreeMap<(&str, &str), &TaskOutcome> =
         outcomes.iter().map(|outcome| ((&*outcome.learner, &*outcome.task), outcome)).collect();
     let has_python = outcomes.iter().any(|outcome| outcome.language == Some(Language::Python));
     vec![by_learner(tasks, learners, &by_name, has_python), by_task(tasks, learners, &by_name, has_python)]
 }
 
-type Outcomes<'a> = BTreeMap<(&'a str, &'a str), &'a Outcome>;
+type Outcomes<'a> = BTreeMap<(&'a str, &'a str), &'a TaskOutcome>;
 
 fn by_learner(tasks: &[String], learners: &[String], outcomes: &Outcomes<'_>, has_python: bool) -> Table {
     let cell = |learner: &String, task: &String| match outcomes.get(&(&**learner, &**task)) {
-        Some(Outcome { verdict, language: Some(Language::Python), .. }) => format!("{} py", verdict.symbol()),
+        Some(TaskOutcome { verdict, language: Some(Language::Python), .. }) => format!("{} py", verdict.symbol()),
         Some(outcome) => outcome.verdict.symbol().to_owned(),
         None => Verdict::Open.symbol().to_owned(),
     };
@@ -50,7 +50,7 @@ fn by_learner(tasks: &[String], learners: &[String], outcomes: &Outcomes<'_>, ha
         let cells = tasks.iter().map(|task| cell(learner, task));
         [learner.clone(), format!("{passed} of {}", tasks.len())].into_iter().chain(cells).collect()
     };
-    let python = if has_python { "; py: in Python, all others in Rust" } else { "" };
+    let python = if has_python { "; py: in Python" } else { "" };
     Table {
         title: format!("Learners and tasks: ✓ passed, ✗ not right, · not started{python}"),
         headings: ["learner".to_owned(), "passed".to_owned()].into_iter().chain(tasks.iter().cloned()).collect(),
@@ -59,10 +59,8 @@ fn by_learner(tasks: &[String], learners: &[String], outcomes: &Outcomes<'_>, ha
 }
 
 fn by_task(tasks: &[String], learners: &[String], outcomes: &Outcomes<'_>, has_python: bool) -> Table {
-    let is_undecided =
-        |task: &String| learners.iter().any(|of| verdict(outcomes, of, task) == Verdict::NotVerified);
-    let mut columns =
-        vec![("passed", Verdict::Passed), ("not right", Verdict::Failed), ("not started", Verdict::Open)];
+    let is_undecided = |task: &String| learners.iter().any(|of| verdict(outcomes, of, task) == Verdict::NotVerified);
+    let mut columns = vec![("passed", Verdict::Passed), ("not right", Verdict::Failed), ("not started", Verdict::Open)];
     columns.extend(tasks.iter().any(is_undecided).then_some(("not graded", Verdict::NotVerified)));
     let row = |task: &String| {
         let count = |of: Verdict| learners.iter().filter(|learner| verdict(outcomes, learner, task) == of).count();
@@ -102,9 +100,15 @@ fn most_often<'a>(diagnoses: impl Iterator<Item = &'a str>) -> String {
 mod tests {
     use super::*;
 
-    fn outcome(learner: &str, task: &str, verdict: Verdict, python: bool, diagnosis: Option<&str>) -> Outcome {
+    fn outcome(learner: &str, task: &str, verdict: Verdict, python: bool, diagnosis: Option<&str>) -> TaskOutcome {
         let language = Some(if python { Language::Python } else { Language::Rust });
-        Outcome { learner: learner.into(), task: task.into(), verdict, language, diagnosis: diagnosis.map(str::to_owned) }
+        TaskOutcome {
+            learner: learner.into(),
+            task: task.into(),
+            verdict,
+            language,
+            diagnosis: diagnosis.map(str::to_owned),
+        }
     }
 
     #[test]

@@ -35,7 +35,7 @@ use crate::cargo::{
     Built, CompileError, build_command, built, grading_folder, output_folder, plain_command, share_compiled,
     telling_what_takes_long,
 };
-use crate::class_report::{self, Outcome};
+use crate::class_report::{self, TaskOutcome};
 use crate::exit::{Code, Interrupted, Refused};
 use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count, counts};
 
@@ -94,7 +94,11 @@ impl Class {
         let verdicts: Vec<Verdict> = cases.iter().map(ReportCase::verdict).collect();
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
         let mut report = Report::here(&title, started, begin.elapsed(), cases);
-        report.tables = class_report::tables(&tasks_of(&labs)?, &self.learners.iter().map(|of| learner_name(of)).collect::<Vec<_>>(), &outcomes);
+        report.tables = class_report::tables(
+            &tasks_of(&labs)?,
+            &self.learners.iter().map(|of| learner_name(of)).collect::<Vec<_>>(),
+            &outcomes,
+        );
         if !writes_are_confined() {
             let text = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
             report.not_verified.push(text.into());
@@ -111,7 +115,7 @@ impl Class {
         &self,
         learner: &Path,
         options: &Options,
-        add: &mut dyn FnMut(ReportCase, Vec<Outcome>),
+        add: &mut dyn FnMut(ReportCase, Vec<TaskOutcome>),
     ) -> anyhow::Result<()> {
         let name = learner_name(learner);
         let (mut unreadable, mut is_empty) = (None, true);
@@ -147,7 +151,7 @@ impl Class {
         lab: &Lab,
         handed: &Handed,
         options: &Options,
-    ) -> anyhow::Result<(ReportCase, Vec<Outcome>)> {
+    ) -> anyhow::Result<(ReportCase, Vec<TaskOutcome>)> {
         let begin = Instant::now();
         let tasks = lab.tasks()?;
         let built = self.workspace.build(lab, &tasks, handed)?;
@@ -157,7 +161,7 @@ impl Class {
                 Some(why) => (Verdict::Failed, why.clone(), Some(why.clone())),
                 None => graded(lab, task, &built.submission, options).or_else(not_graded)?,
             };
-            outcomes.push(Outcome {
+            outcomes.push(TaskOutcome {
                 learner: name.into(),
                 task: class_report::task_name(lab, &task.name),
                 verdict,

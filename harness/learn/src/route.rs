@@ -265,7 +265,11 @@ mod tests {
             };
             assert_eq!((minutes(false), minutes(true)), (work, breaks), "{name}");
             let planned: u32 = route.plan().unwrap().iter().map(|planned| planned.minutes).sum();
-            let after: u32 = stops.iter().rev().map_while(|stop| stop.passed(&Progress::default()).is_none().then(|| stop.minutes())).sum();
+            let after: u32 = stops
+                .iter()
+                .rev()
+                .map_while(|stop| stop.passed(&Progress::default()).is_none().then(|| stop.minutes()))
+                .sum();
             assert_eq!(planned + after, work + breaks, "{name}");
         }
     }

@@ -201,7 +201,9 @@ fn cost(recoveries: &[Recovery]) -> Markup {
 /// A table of numbers or signs with its title. Columns of words are aligned to the left. Many headings stand upright.
 pub fn numbers(table: &Table) -> Markup {
     let cells = |column: usize| table.rows.iter().filter_map(move |row| row.get(column));
-    let words = |column| cells(column).any(|cell| cell.starts_with(char::is_alphabetic));
+    // The first column names its row.
+    let names = |cell: &String| cell.contains(char::is_alphabetic);
+    let words = |column| cells(column).any(|cell| cell.starts_with(char::is_alphabetic) || column == 0 && names(cell));
     let is_number: Vec<bool> = (0..table.headings.len()).map(|column| !words(column)).collect();
     html! {
         h3 { (plain(&table.title)) }

@@ -171,7 +171,8 @@ impl Finding {
 /// Failed if any failed, otherwise not verified if any was not verified or there are no findings, otherwise open if any is open.
 pub fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
     let verdicts: Vec<_> = verdicts.into_iter().collect();
-    let worst = [Verdict::Failed, Verdict::NotVerified, Verdict::Open].into_iter().find(|verdict| verdicts.contains(verdict));
+    let worst =
+        [Verdict::Failed, Verdict::NotVerified, Verdict::Open].into_iter().find(|verdict| verdicts.contains(verdict));
     worst.unwrap_or(if verdicts.is_empty() { Verdict::NotVerified } else { Verdict::Passed })
 }
 

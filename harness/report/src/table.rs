@@ -84,7 +84,8 @@ fn overview(report: &Report, style: TextStyle) -> String {
     headings.retain(|heading| ran || *heading != "failures");
     let mut table = style.table(&headings);
     for case in &report.cases {
-        let mut cells = vec![style.verdict(case.verdict()), Cell::new(plain(&case.name)), Cell::new(plain(&case.shows))];
+        let mut cells =
+            vec![style.verdict(case.verdict()), Cell::new(plain(&case.name)), Cell::new(plain(&case.shows))];
         cells.extend(ran.then(|| Cell::new(failures(case))));
         cells.push(Cell::new(seconds(case.took.as_secs_f64())));
         table.add_row(cells);

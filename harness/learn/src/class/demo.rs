@@ -15,35 +15,90 @@ const BEGINS: f64 = 0.3;
 const SPEED: f64 = 20.0;
 /// One seat of so many goes, and is silent.
 const GOES: u64 = 12;
+/// The labs with tasks in Python.
+const IN_PYTHON: [&str; 5] = ["02", "03", "04", "05", "06"];
 const NAMES: [&str; 20] = [
-    "ada", "ben", "chen", "dina", "emil", "fatima", "goran", "hana", "ines", "jonas", "kofi", "lucia", "mei", "noor", "olga", "pavel",
-    "quinn", "rosa", "sami", "tomas",
+    "ada", "ben", "chen", "dina", "emil", "fatima", "goran", "hana", "ines", "jonas", "kofi", "lucia", "mei", "noor",
+    "olga", "pavel", "quinn", "rosa", "sami", "tomas",
 ];
 /// What the graders of a few tasks say of wrong answers; for other tasks the last ones.
 const FINDINGS: &[(&str, &[(Verdict, &str)])] = &[
-    ("batches", &[(Verdict::WrongValue, "a batch goes beyond the last sample, 103: the last batch has only the remaining samples")]),
+    (
+        "batches",
+        &[(
+            Verdict::WrongValue,
+            "a batch goes beyond the last sample, 103: the last batch has only the remaining samples",
+        )],
+    ),
     (
         "shard",
         &[
-            (Verdict::WrongValue, "each rank takes a block of neighbours: let it take the samples whose number is its rank plus a multiple of the world size"),
-            (Verdict::WrongValue, "some ranks have one sample more than others, and would wait for them forever in a collective: fill the shorter shares"),
+            (
+                Verdict::WrongValue,
+                "each rank takes a block of neighbours: let it take the samples whose number is its rank plus a multiple of the world size",
+            ),
+            (
+                Verdict::WrongValue,
+                "some ranks have one sample more than others, and would wait for them forever in a collective: fill the shorter shares",
+            ),
         ],
     ),
     (
         "average",
         &[
-            (Verdict::WrongValue, "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor"),
+            (
+                Verdict::WrongValue,
+                "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor",
+            ),
             (Verdict::WrongValue, "never reduced: this is the rank's own gradient, so the ranks' models drift apart"),
-            (Verdict::NotCompiled, "error[E0308]: mismatched types: expected `Tensor`, found `Result<Tensor, c10d::Error>`"),
+            (
+                Verdict::NotCompiled,
+                "error[E0308]: mismatched types: expected `Tensor`, found `Result<Tensor, c10d::Error>`",
+            ),
         ],
     ),
     (
-        "distributed",
-        &[(Verdict::WrongValue, "all ranks visit the same samples, and no rank visits the rest: give the sampler the rank of its own process")],
+        "line",
+        &[
+            (
+                Verdict::RanksDisagree,
+                "each rank has fitted its own line to its share: average the gradients over the ranks before each step",
+            ),
+            (
+                Verdict::WrongValue,
+                "the gradients are added up over the ranks, not averaged: as if the learning rate were multiplied by the world size",
+            ),
+        ],
     ),
-    ("ring", &[(Verdict::Hang, "rank 0 waits in send for rank 1, which waits in send for rank 0: a cycle in which no rank can continue")]),
+    (
+        "environment",
+        &[(
+            Verdict::WrongValue,
+            "RANK is not set, and a value is guessed: without a launcher, every process would then train alone on all of the data",
+        )],
+    ),
+    (
+        "distributed",
+        &[(
+            Verdict::WrongValue,
+            "all ranks visit the same samples, and no rank visits the rest: give the sampler the rank of its own process",
+        )],
+    ),
+    (
+        "ring",
+        &[(
+            Verdict::Hang,
+            "rank 0 waits in send for rank 1, which waits in send for rank 0: a cycle in which no rank can continue",
+        )],
+    ),
     ("state", &[(Verdict::WrongValue, "only the weights were saved: after a stop, the velocity starts at zero")]),
-    ("whole", &[(Verdict::WrongValue, "the only copy is opened for writing, which empties it: a kill in the middle leaves only a torn file")]),
+    (
+        "whole",
+        &[(
+            Verdict::WrongValue,
+            "the only copy is opened for writing, which empties it: a kill in the middle leaves only a torn file",
+        )],
+    ),
     (
         "",
         &[
@@ -64,10 +119,10 @@ pub(super) fn seats(count: usize, plan: &[Planned], elapsed: f64, now: u64) -> V
 fn seat(index: usize, plan: &[Planned], minutes: f64, now: u64) -> Seat {
     let draw = |what: &str| share(&(index, what));
     // Some work faster than planned, and some for twice as long.
-    let pace = 0.6 + 0.9 * draw("pace");
+    let pace = 0.5 + 1.2 * draw("pace");
     let lasts = if (index as u64 + 1).is_multiple_of(GOES) { minutes.min(60.0) } else { minutes };
     let at = |minute: f64| now.saturating_sub(((minutes - minute).max(0.0) * 60.0) as u64);
-    let language = if draw("language") < 0.35 { Language::Python } else { Language::Rust };
+    let in_python = draw("language") < 0.35;
     let mut tasks: BTreeMap<String, BTreeMap<String, Attempts>> = BTreeMap::new();
     let mut begins = 5.0 * draw("late");
     let since = at(begins);
@@ -75,7 +130,7 @@ fn seat(index: usize, plan: &[Planned], minutes: f64, now: u64) -> Seat {
         let (lab, task) = (planned.lab.number(), &*planned.task.name);
         let takes = f64::from(planned.minutes) * pace * (0.5 + draw(task));
         // Reading comes first; then they try.
-        let (tries, ends) = (begins + 0.5 * takes, begins + takes);
+        let (tries, ends) = (begins + 0.4 * takes, begins + takes);
         if lasts < tries {
             break;
         }
@@ -89,7 +144,7 @@ fn seat(index: usize, plan: &[Planned], minutes: f64, now: u64) -> Seat {
             count,
             passed: has_passed.then(|| at(ends)),
             finding: (!has_passed).then(|| finding(task, share(&(index, task, "finding")))),
-            language: Some(language),
+            language: Some(if in_python && IN_PYTHON.contains(&lab) { Language::Python } else { Language::Rust }),
         };
         tasks.entry(lab.into()).or_default().insert(task.into(), attempts);
         begins = ends;
@@ -98,7 +153,11 @@ fn seat(index: usize, plan: &[Planned], minutes: f64, now: u64) -> Seat {
         }
     }
     let round = index / NAMES.len();
-    let name = format!("{}{}@demo", NAMES[index % NAMES.len()], if round == 0 { String::new() } else { format!("{}", round + 1) });
+    let name = format!(
+        "{}{}@demo",
+        NAMES[index % NAMES.len()],
+        if round == 0 { String::new() } else { format!("{}", round + 1) }
+    );
     Seat { name, since, written: now, tasks }
 }
 
@@ -133,8 +192,9 @@ mod tests {
         assert!(done(&first) > 20 && done(&later) > done(&first), "{} {}", done(&first), done(&later));
         assert!(!first.met.is_empty() && !first.stuck().is_empty());
         assert!(later.rows.iter().any(|row| row.heard >= super::super::view::SILENT), "nobody has gone");
-        let languages: std::collections::BTreeSet<_> = first.rows.iter().filter_map(|row| row.language.clone()).collect();
-        assert_eq!(languages.into_iter().collect::<Vec<_>>(), ["Python", "Rust"]);
+        let languages: std::collections::BTreeSet<_> =
+            first.rows.iter().filter_map(|row| row.language.clone()).collect();
+        assert_eq!(languages.into_iter().collect::<Vec<_>>(), ["Rust", "Rust, Python"]);
         for seat in seats(40, &plan, 0.0, now) {
             assert!(seat.name.ends_with("@demo") && seat.since <= now);
         }

@@ -16,15 +16,15 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::seat::{Attempts, Seat, now};
 
-use crate::class_report::{self, Outcome, task_name};
+use crate::class_report::{self, TaskOutcome, task_name};
 use crate::exit::{Code, Refused};
 use crate::report::{Finding, Form, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
 use crate::route::{Planned, Route};
 use crate::serve::{self, Asked, Site};
 
 use page::{Frame, Names};
-use view::{Mark, View};
 pub(crate) use view::without_numbers;
+use view::{Mark, View};
 
 /// No seat has joined before, in seconds since 1970: November 2023.
 const EARLIEST: u64 = 1_700_000_000;
@@ -67,7 +67,9 @@ impl ClassOptions {
         let route = Route::find(&self.route)?;
         let source = match (self.folder, self.demo) {
             (Some(folder), _) => Source::Folder(ClassFolder(folder)),
-            (None, seats) => Source::Demo { seats: seats.unwrap_or_default().into(), plan: route.plan()?, since: Instant::now() },
+            (None, seats) => {
+                Source::Demo { seats: seats.unwrap_or_default().into(), plan: route.plan()?, since: Instant::now() }
+            }
         };
         let read = source.read().map_err(Refused)?;
         let screen = Screen::new(self.reports.iter().any(Target::is_stdout));
@@ -101,7 +103,11 @@ const DEMO: &str = "A demo: these seats are made up.";
 enum Source {
     Folder(ClassFolder),
     /// Made-up seats, which follow this plan.
-    Demo { seats: usize, plan: Vec<Planned>, since: Instant },
+    Demo {
+        seats: usize,
+        plan: Vec<Planned>,
+        since: Instant,
+    },
 }
 
 impl Source {
@@ -133,7 +139,8 @@ impl Source {
 
     fn title(&self, chosen: Option<&str>) -> String {
         match (chosen, self.folder()) {
-            (Some(title), _) => foreign::one_line(title),
+            (Some(title), None) => format!("{} (a demo)", foreign::one_line(title)),
+            (Some(title), Some(_)) => foreign::one_line(title),
             (None, Some(folder)) => format!("Class in {}", foreign::one_line(&folder)),
             (None, None) => "Demo class".into(),
         }
@@ -340,7 +347,7 @@ fn class_report(title: &str, seats: &[Seat], plan: &[Planned], hidden: bool, sta
             let attempts = view::attempts(seat, planned);
             let finding = finding(planned, attempts);
             let found = attempts.and_then(|attempts| attempts.finding.as_ref());
-            outcomes.push(Outcome {
+            outcomes.push(TaskOutcome {
                 learner: name.clone(),
                 task: task_name(&planned.lab, &planned.task.name),
                 verdict: finding.verdict,

@@ -1,5 +1,6 @@
 //! The instructor's page: HTML that reads without a script; [`crate::serve`] has a script that asks for it again every two seconds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use maud::{Markup, html};
@@ -79,6 +80,10 @@ fn wall(frame: &Frame<'_>, view: &View) -> Markup {
     };
     let rows = view.rows.len().div_ceil(columns).max(8);
     let with_signs = view.plan.len() <= MOST_SIGNS && columns < 3;
+    // Of user@host, the user is enough where all differ.
+    let user = |row: &Row| row.name.split('@').next().unwrap_or_default().to_owned();
+    let users: BTreeSet<String> = view.rows.iter().map(user).collect();
+    let are_enough = frame.names == Names::Shown && users.len() == view.rows.len() && !users.contains("");
     html! {
         main.wall style={ "--rows: " (rows) "; --columns: " (columns) } {
             (header(frame, view))
@@ -88,8 +93,8 @@ fn wall(frame: &Frame<'_>, view: &View) -> Markup {
                     ol.all.with-signs[with_signs] {
                         @for (index, row) in view.rows.iter().enumerate() {
                             li.silent[row.heard >= super::view::SILENT] {
-                                span.who { (name(frame, index, row)) }
-                                @if with_signs { span.marks { (marks(view, row)) } } @else { span.number { (row.done()) " of " (view.plan.len()) } }
+                                span.who { @if are_enough { (plain(&user(row))) } @else { (name(frame, index, row)) } }
+                                @if with_signs { span.marks { (marks(view, row, false)) } } @else { span.number { (row.done()) " of " (view.plan.len()) } }
                                 @match row.at {
                                     None => { span { "finished" } span {} }
                                     Some(at) => { span { (task(view, at)) } span.number { (span(row.since)) } }
@@ -209,7 +214,11 @@ fn stuck(frame: &Frame<'_>, view: &View, most: usize) -> Markup {
 }
 
 pub(super) fn times_word(count: u32) -> String {
-    if count == 1 { "once".into() } else { format!("{count} times") }
+    match count {
+        0 => "not yet".into(),
+        1 => "once".into(),
+        _ => format!("{count} times"),
+    }
 }
 
 /// A row for each seat, a sign for each task: 200 seats and 60 tasks are a page of a hundred kilobytes.
@@ -229,7 +238,7 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
                             tr.silent[row.heard >= super::view::SILENT] {
                                 td.seat { (name(frame, index, row)) }
                                 @if view.has_python() { td { (row.language.as_deref().unwrap_or_default()) } }
-                                td.marks { (marks(view, row)) }
+                                td.marks { (marks(view, row, true)) }
                                 td.number { (row.done()) }
                                 @match row.at {
                                     None => { td { "finished" } td {} td {} }
@@ -245,7 +254,7 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
                 }
             }
             @if view.rows.iter().any(|row| row.heard >= super::view::SILENT) {
-                p.small { "Pale seats were silent for " (super::view::SILENT / 60) " minutes or more." }
+                p.small { "Seats in italics were silent for " (super::view::SILENT / 60) " minutes or more." }
             }
         }
     }
@@ -269,7 +278,8 @@ fn labs(view: &View) -> String {
     groups(view).into_iter().map(column).collect::<Vec<_>>().join(" ")
 }
 
-fn marks(view: &View, row: &Row) -> Markup {
+/// A sign for each task, by lab; `padded` as in [`labs`].
+fn marks(view: &View, row: &Row, padded: bool) -> Markup {
     let sign = |index: usize| match row.marks[index] {
         Mark::Passed => ("m-passed", '✓'),
         Mark::Tried => ("m-tried", '✗'),
@@ -282,7 +292,7 @@ fn marks(view: &View, row: &Row) -> Markup {
                 @let ((class, sign), here) = run.0;
                 span.(class).here[here] { (sign.to_string().repeat(run.1)) }
             }
-            @if range.len() < 2 { " " }
+            @if padded && range.len() < 2 { " " }
         }
     }
 }
@@ -304,7 +314,7 @@ fn times(view: &View) -> Markup {
     html! {
         section {
             h2 { "Minutes against the plan" }
-            p.small { "Bars: seats that took at most half of the plan's minutes, at most these, one and a half, twice as many, and longer. The plan counts reading." }
+            p.small { "Bars: seats that took at most half of the plan's minutes, at most these, one and a half, twice as many, and longer. The plan counts reading and breaks." }
             div.scroll tabindex="0" role="region" aria-label="Minutes against the plan" {
                 table.times {
                     thead { tr { th scope="col" { "Task" } th.number scope="col" { "Passed" } th.number scope="col" { "Now" } th.number scope="col" { "Plan, min" } th.number scope="col" { "Median, min" } th scope="col" { "Seats" } } }

@@ -268,7 +268,8 @@ fn the_launchers_save_a_snapshot_at_qdel_before_pbs_ends_the_script() {
         site.program("qdel", &qdel);
         // PBS signals each process of the script's session.
         let start = format!("exec setsid --wait bash -c '{} $$ & exec bash -l job.sh'", site.path("qdel").display());
-        let ended = site.run_started(&start, &(lockstep() + " run"), "pbs", "", &format!("{words} --name job -- {worker}"));
+        let ended =
+            site.run_started(&start, &(lockstep() + " run"), "pbs", "", &format!("{words} --name job -- {worker}"));
         ended.code(143).says(&["asked to end"]);
         assert_eq!(site.said(2), ["saved\n", "saved\n"], "{words}");
         let run = fs::read_dir(site.path("lockstep-7.server")).unwrap().map(|entry| entry.unwrap());
