@@ -409,7 +409,7 @@ fn shows_the_progress_on_a_route() {
     let checkout = begun();
     let _guard = filtered(Some(&checkout.path("")));
     insta::assert_snapshot!("progress_route", checkout.run(&["progress", "--route", "morning"]).code(0).out);
-    checkout.run(&["progress", "--route", "week"]).code(2).says(&["no route \"week\"", "morning, day, whole"]);
+    checkout.run(&["progress", "--route", "week"]).code(2).says(&["no route \"week\"", "morning, half-day, day, whole"]);
 }
 
 #[test]

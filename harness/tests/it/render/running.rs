@@ -255,7 +255,7 @@ fn the_launchers_save_a_snapshot_at_qdel_before_pbs_ends_the_script() {
     site.program("pbsdsh", &pbsdsh);
     // Needs some time to save: as long as the file `saving` is there.
     let worker = site.worker(
-        "d=$(dirname \"$0\"); trap 'while [ -e \"$d/saving\" ]; do sleep 0.05; done; echo saved >\"$d/rank-$RANK\"; exit 75' TERM\n\
+        "d=$(dirname \"$0\"); trap 'while [ -e \"$d/saving\" ]; do sleep 0.05; done; echo saved >\"$d/rank-$RANK\"; exit 75' TERM USR2\n\
          : >\"$d/ready-$RANK\"\nwhile :; do sleep 0.05; done",
     );
     for words in ["--nodes 2 --time 01:00:00", "--nodes 1x1,1x1 --time 01:00:00 --signal 60"] {
@@ -270,14 +270,14 @@ fn the_launchers_save_a_snapshot_at_qdel_before_pbs_ends_the_script() {
         let start = format!("exec setsid --wait bash -c '{} $$ & exec bash -l job.sh'", site.path("qdel").display());
         let ended =
             site.run_started(&start, &(lockstep() + " run"), "pbs", "", &format!("{words} --name job -- {worker}"));
-        ended.code(143).says(&["asked to end"]);
-        assert_eq!(site.said(2), ["saved\n", "saved\n"], "{words}");
+        let ended = ended.code(143).says(&["asked to end"]);
+        assert_eq!(site.said(2), ["saved\n", "saved\n"], "{words}: {ended}");
         let run = fs::read_dir(site.path("lockstep-7.server")).unwrap().map(|entry| entry.unwrap());
         let codes: Vec<String> = run
             .filter(|file| file.file_name().to_string_lossy().starts_with("exit."))
             .map(|file| fs::read_to_string(file.path()).unwrap())
             .collect();
-        assert_eq!(codes, ["75\n", "75\n"], "{words}");
+        assert_eq!(codes, ["75\n", "75\n"], "{words}: {ended}");
         (0..2).for_each(|rank| drop(fs::remove_file(site.path(&format!("rank-{rank}")))));
     }
 }
