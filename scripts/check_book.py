@@ -160,16 +160,18 @@ def look_through(report, tab, address, folder):
 def looks(tab, address, names):
     script = (ROOT / "scripts/lib/look.js").read_text()
     for name in names:
-        for width in (PHONE, WIDE):
+        for width, scheme in ((PHONE, "light"), (WIDE, "dark")):
+            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             tab.visit(address + name, width)
             # Folds hide what is in them.
             tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
-            found = tab.ask(f"{script}.sideways()") + tab.ask(f"{script}.words()")
+            found = [fault for look in ("sideways", "words", "texts") for fault in tab.ask(f"{script}.{look}()")]
             if width == PHONE:
-                found += [fault for theme in (LIGHT, DARK) for look in ("drawings", "texts") for fault in tab.ask(f"{script}.{look}({json.dumps(theme)})")]
+                found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
-            yield from (f"{name} at {width} px: {fault}" for fault in found)
+            yield from (f"{name} at {width} px, {scheme}: {fault}" for fault in found)
+    tab.call("Emulation.setEmulatedMedia", features=[])
 
 
 def moves(tab, address):

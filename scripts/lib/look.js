@@ -67,59 +67,48 @@
     return { behind, contrast };
   },
 
-  // Calls this in a theme of mdBook.
-  themed(theme, look) {
-    const root = document.documentElement;
-    const before = root.className;
-    root.className = before.split(" ").filter((c) => !["light", "navy", "rust", "coal", "ayu"].includes(c)).concat(theme).join(" ");
-    const found = look();
-    root.className = before;
-    return found;
-  },
-
   // Texts must stand out from what is behind them: 4.5, or 3 for large ones (WCAG 2.1, 1.4.3). What is switched off is left out.
-  texts(theme) {
-    const look = () => {
-      const { behind, contrast } = this.colours();
-      const faults = new Map();
-      const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
-      while (texts.nextNode()) {
-        const inside = texts.currentNode.parentElement;
-        if (!texts.currentNode.data.trim() || inside.closest("svg, script, style, :disabled, [aria-hidden=true]") || !inside.getClientRects().length) continue;
-        const style = getComputedStyle(inside);
-        let opacity = 1;
-        for (let at = inside; at; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
-        const size = parseFloat(style.fontSize);
-        const least = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
-        const found = contrast(style.color, opacity, behind(inside));
-        const kind = `<${inside.localName} class="${inside.className}">`;
-        if (found < least && !faults.has(kind)) faults.set(kind, `has ${kind} "${texts.currentNode.data.trim().slice(0, 30)}" that is hard to read${theme ? ` in the theme ${theme}` : ""} (contrast ${found.toFixed(1)})`);
-      }
-      return [...faults.values()];
-    };
-    return theme ? this.themed(theme, look) : look();
+  texts() {
+    const { behind, contrast } = this.colours();
+    const faults = new Map();
+    const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const inside = texts.currentNode.parentElement;
+      if (!texts.currentNode.data.trim() || inside.closest("svg, script, style, :disabled, [aria-hidden=true]") || !inside.getClientRects().length) continue;
+      const style = getComputedStyle(inside);
+      let opacity = 1;
+      for (let at = inside; at; at = at.parentElement) opacity *= getComputedStyle(at).opacity;
+      const size = parseFloat(style.fontSize);
+      const least = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
+      const found = contrast(style.color, opacity, behind(inside));
+      const kind = `<${inside.localName} class="${inside.className}">`;
+      if (found < least && !faults.has(kind)) faults.set(kind, `has ${kind} "${texts.currentNode.data.trim().slice(0, 30)}" that is hard to read (contrast ${found.toFixed(1)})`);
+    }
+    return [...faults.values()];
   },
 
   // Lines and words of drawings must stand out from the page, in the theme given.
   drawings(theme) {
-    return this.themed(theme, () => {
-      const { behind, contrast } = this.colours();
-      const faults = new Set();
-      for (const drawing of document.querySelectorAll("main svg.drawing")) {
-        const ground = behind(drawing);
-        for (const e of drawing.querySelectorAll("text, tspan, line, path, rect, circle, ellipse, polyline, polygon")) {
-          const style = getComputedStyle(e);
-          if (style.stroke === "none" && style.fill === "none") continue; // only a place
-          const words = e.localName === "text" || e.localName === "tspan";
-          const stroke = style.stroke === "none" ? 0 : contrast(style.stroke, style.strokeOpacity * style.opacity, ground);
-          const fill = style.fill === "none" || e.localName === "line" ? 0 : contrast(style.fill, style.fillOpacity * style.opacity, ground);
-          // 4.5 for text and 3 for graphics: WCAG 2.1, 1.4.3 and 1.4.11.
-          if (words ? fill < 4.5 : Math.max(stroke, fill) < 3)
-            faults.add(`has a <${e.localName} class="${e.getAttribute("class") ?? ""}"> that is hard to see in the theme ${theme} (contrast ${Math.max(stroke, fill).toFixed(1)})`);
-        }
+    const root = document.documentElement;
+    const before = root.className;
+    root.className = before.split(" ").filter((c) => !["light", "navy", "rust", "coal", "ayu"].includes(c)).concat(theme).join(" ");
+    const { behind, contrast } = this.colours();
+    const faults = new Set();
+    for (const drawing of document.querySelectorAll("main svg.drawing")) {
+      const ground = behind(drawing);
+      for (const e of drawing.querySelectorAll("text, tspan, line, path, rect, circle, ellipse, polyline, polygon")) {
+        const style = getComputedStyle(e);
+        if (style.stroke === "none" && style.fill === "none") continue; // only a place
+        const words = e.localName === "text" || e.localName === "tspan";
+        const stroke = style.stroke === "none" ? 0 : contrast(style.stroke, style.strokeOpacity * style.opacity, ground);
+        const fill = style.fill === "none" || e.localName === "line" ? 0 : contrast(style.fill, style.fillOpacity * style.opacity, ground);
+        // 4.5 for text and 3 for graphics: WCAG 2.1, 1.4.3 and 1.4.11.
+        if (words ? fill < 4.5 : Math.max(stroke, fill) < 3)
+          faults.add(`has a <${e.localName} class="${e.getAttribute("class") ?? ""}"> that is hard to see in the theme ${theme} (contrast ${Math.max(stroke, fill).toFixed(1)})`);
       }
-      return [...faults];
-    });
+    }
+    root.className = before;
+    return [...faults];
   },
 
   // A figure that moves: comes into view, steps, plays and goes back.
