@@ -147,7 +147,7 @@ const START_FILES: &str = "# Undoes what start files may have set.\nset +Cfu\ntr
 const WAIT: &str = " &
 launcher=$!
 # Asked to end, this script asks the launcher, which may save a snapshot, and waits for it.
-trap 'kill -TERM \"$launcher\" 2>/dev/null || true' TERM
+trap 'kill -TERM \"$launcher\" 2>/dev/null || true' INT TERM
 code=0
 wait \"$launcher\" || code=$?
 # A signal ends a wait, not what it waits for.
@@ -206,7 +206,7 @@ const AT_QDEL: &str = "\
 # At qdel, the launchers save a snapshot. They are waited for: PBS ends them when this script ends.
 asked=
 pids=()
-trap 'asked=1; kill -TERM \"${pids[@]}\" 2>/dev/null || true' TERM
+trap 'asked=1; kill -TERM \"${pids[@]}\" 2>/dev/null || true' INT TERM
 ";
 
 const WAIT_FOR_PBSDSH: &str = "\
