@@ -107,18 +107,23 @@ install() {
   done
 }
 
-# PyTorch for the CPU, from the index that uv knows for it (200 MB; 2.7 GB with CUDA's libraries from PyPI), and next to it the command, which
-# finds it there. Needs the network.
+# The command from its wheel, and next to it a Python with PyTorch, which it finds there: the base's, if that has one, such as for ROCm; else that for
+# the CPU from the index that uv knows for it (200 MB), or pip's, with CUDA's libraries (2.7 GB). Needs the network.
 grade() {
   local python=$HOME_IN_IMAGE/python wheel
   command -v python3 >/dev/null || fail "the base image has no python3: take one that has, such as python:3.12-slim"
   wheel=$(find "$CONTEXT" -maxdepth 1 -name "lockstep_course-*_$(uname -m).whl" | head -n 1)
   [ -n "$wheel" ] || fail "there is no wheel for $(uname -m) in $CONTEXT"
-  python3 -m venv "$python" || fail "python3 of the base image cannot make a virtual environment (Debian's needs python3-venv)"
-  "$python/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check uv
-  "$python/bin/uv" pip install --quiet --no-cache --python "$python/bin/python" --torch-backend "$(fact backend)" "torch==$(fact libtorch)" ||
-    fail "uv could not install PyTorch $(fact libtorch) (see its message above)"
-  "$python/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check --no-index --no-deps "$wheel"
+  python3 -m venv --system-site-packages "$python" || fail "python3 of the base image cannot make a virtual environment (Debian's needs python3-venv)"
+  local pip=("$python/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
+  if ! "$python/bin/python" -c 'import torch' 2>/dev/null; then
+    "${pip[@]}" uv
+    "$python/bin/uv" pip install --quiet --no-cache --python "$python/bin/python" --torch-backend "$(fact backend)" "torch==$(fact libtorch)" || {
+      printf 'recipe: uv could not install PyTorch for the CPU (see above): taking that of the index of pip\n' >&2
+      "${pip[@]}" "torch==$(fact libtorch)" || fail "pip could not install PyTorch $(fact libtorch) (see its message above)"
+    }
+  fi
+  "${pip[@]}" --no-index --no-deps "$wheel"
   cp "$CONTEXT/smoke.sh" "$HOME_IN_IMAGE/smoke.sh"
   ln -sfn "$python/bin/lockstep" "$COMMANDS/lockstep"
   chmod -R u=rwX,go=rX "$HOME_IN_IMAGE"
