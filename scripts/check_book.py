@@ -218,6 +218,8 @@ def projected(tab, address, names):
         tab.visit(f"{address}{first}?project", width, height)
         if tab.ask(size) < 1.15 * normal:
             yield f"at {width} px, letters have {tab.ask(size)} px on a projector, and {normal} px otherwise"
+        if tab.ask("document.querySelector('main').clientWidth") < 0.7 * width:
+            yield f"at {width} px, a projector's page uses only {tab.ask('document.querySelector(`main`).clientWidth')} px"
         if tab.ask("document.getElementById('mdbook-sidebar').getClientRects().length"):
             yield f"at {width} px, the sidebar is there"
         tab.call("Emulation.setEmulatedMedia", media="print")

@@ -193,10 +193,13 @@ def draws(tab, folder, pictures):
         shows(tab, "40 steps")
         if not tab.ask("window.same && document.getElementById('loss-numbers').open") or tab.complaints:
             raise RuntimeError(f"the curves were loaded again, or what was open was closed: {tab.complaints}")
-        for width in (PHONE, WIDE):
+        for width, scheme in ((PHONE, "light"), (WIDE, "dark")):
+            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             tab.visit(address, width, 1200)
             if tab.ask("document.documentElement.scrollWidth - innerWidth") > 0:
                 raise RuntimeError(f"the page of curves is wider than {width}")
+            if unreadable := tab.ask(f"{LOOK}.texts()"):
+                raise RuntimeError(f"the page of curves {unreadable}")
             if pictures:
                 tab.picture(pictures / f"curves-{'phone' if width == PHONE else 'wide'}.png")
         process.send_signal(signal.SIGINT)

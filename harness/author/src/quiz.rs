@@ -88,7 +88,7 @@ pub fn page() -> anyhow::Result<String> {
                 let sign = if *choice == &question.right { "right" } else { "wrong" };
                 let _ = writeln!(text, "- **{letter}**, {sign}: {}", choice.why);
             }
-            let _ = writeln!(text, "\n[The page]({}) has more.\n\n</details>", question.section);
+            let _ = writeln!(text, "\n[Where it is taught]({})\n\n</details>", question.section);
         }
     }
     Ok(text)
