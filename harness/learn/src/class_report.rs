@@ -26,15 +26,26 @@ pub(crate) fn task_name(lab: &Lab, task: &str) -> String {
     format!("{} {task}", lab.number())
 }
 
-/// The tables, with a column or a row for each of `tasks`, in this order. An outcome that is missing is open.
+/// The tables, with a column or a row for each of `tasks`, in this order. An outcome that is missing is open; of a task that a learner has answered
+/// in both languages, the better one counts.
 pub(crate) fn tables(tasks: &[String], learners: &[String], outcomes: &[TaskOutcome]) -> Vec<Table> {
     if tasks.is_empty() || learners.is_empty() {
         return Vec::new();
     }
-    let by_name: BTreeMap<(&str, &str), &TaskOutcome> =
-        outcomes.iter().map(|outcome| ((&*outcome.learner, &*outcome.task), outcome)).collect();
+    let mut by_name = Outcomes::new();
+    for outcome in outcomes {
+        let kept = by_name.entry((&*outcome.learner, &*outcome.task)).or_insert(outcome);
+        if place(outcome) < place(kept) {
+            *kept = outcome;
+        }
+    }
     let has_python = outcomes.iter().any(|outcome| outcome.language == Some(Language::Python));
     vec![by_learner(tasks, learners, &by_name, has_python), by_task(tasks, learners, &by_name, has_python)]
+}
+
+/// The better an outcome is, the less.
+fn place(outcome: &TaskOutcome) -> Option<usize> {
+    Verdict::ALL.iter().position(|verdict| *verdict == outcome.verdict)
 }
 
 type Outcomes<'a> = BTreeMap<(&'a str, &'a str), &'a TaskOutcome>;
@@ -119,15 +130,17 @@ mod tests {
             outcome("ann", "02 shard", Verdict::Passed, true, None),
             outcome("ann", "02 average", Verdict::Failed, true, Some("summed on rank 1: divide")),
             outcome("bob", "02 shard", Verdict::Open, false, None),
+            outcome("bob", "02 shard", Verdict::Passed, true, None),
+            outcome("bob", "02 shard", Verdict::Failed, false, Some("blocks")),
             outcome("bob", "02 average", Verdict::Failed, false, Some("summed on rank 0: divide")),
         ];
         let [matrix, by_task] = &tables(&tasks, &learners, &outcomes)[..] else { panic!() };
         assert_eq!(matrix.headings, ["learner", "passed", "02 shard", "02 average"]);
         assert_eq!(matrix.rows[0], ["ann", "1 of 2", "✓ py", "✗ py"]);
-        assert_eq!(matrix.rows[1], ["bob", "0 of 2", "·", "✗"]);
+        assert_eq!(matrix.rows[1], ["bob", "1 of 2", "✓ py", "✗"]);
         assert_eq!(matrix.rows[2], ["eve", "0 of 2", "·", "·"]);
         assert_eq!(by_task.headings, ["task", "passed", "not right", "not started", "in Python", "most often wrong"]);
-        assert_eq!(by_task.rows[0], ["02 shard", "1", "0", "2", "1", ""]);
+        assert_eq!(by_task.rows[0], ["02 shard", "2", "0", "1", "2", ""]);
         assert_eq!(by_task.rows[1], ["02 average", "0", "2", "1", "1", "summed on rank 1 (2 times)"]);
     }
 
