@@ -7,8 +7,7 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use serde::Deserialize;
 
-use crate::language::PYTHON;
-use crate::{Answers, Language, Runner};
+use crate::{Answers, Language, Runner, Workplace};
 
 /// Grades a task from the results of real ranks. Stops at the first [`Finding`](crate::Finding).
 pub type Grading = fn(&mut Runner) -> anyhow::Result<()>;
@@ -144,16 +143,17 @@ impl Lab {
         root.join("labs").join(self.name)
     }
 
-    /// The folder that the learner edits: a package of Rust, or the lab's tasks in Python. These are in a folder of their own, which looks the
-    /// same in a checkout and without one: `tasks/02_spawn_ddp`.
+    /// The folder that the learner edits: a package of Rust, or the lab's tasks in Python.
     pub fn learners(&self, root: &Path, language: Language) -> PathBuf {
         match language {
             Language::Rust => self.exercise(root),
-            Language::Python => {
-                let folder = if root.join("labs").is_dir() { root.join(PYTHON) } else { root.into() };
-                folder.join("tasks").join(self.name.replace('-', "_"))
-            }
+            Language::Python => root.join(Workplace::at(root).tasks_in_python()).join(self.python_folder()),
         }
+    }
+
+    /// The name of the folder with its tasks in Python: `02_spawn_ddp`.
+    pub fn python_folder(&self) -> String {
+        self.name.replace('-', "_")
     }
 
     /// The folder of the package that the learner edits.

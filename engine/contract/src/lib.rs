@@ -32,6 +32,7 @@ pub mod scheduler;
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::Command;
 
 use fault::FAULTS;
@@ -100,6 +101,11 @@ pub fn warn(line: &dyn Display) {
 pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
     let plural = if what.ends_with("ch") || what.ends_with("ss") { "es" } else { "s" };
     format!("{number} {what}{}", if number == N::from(1) { "" } else { plural })
+}
+
+/// Returns true for the root of the course's checkout: graders ask it, and the command before its graders are built.
+pub fn is_checkout(folder: &Path) -> bool {
+    folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir()
 }
 
 /// Removes these variables from the environment of `command`.

@@ -7,6 +7,7 @@ pub mod cargo;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::is_checkout;
 use lockstep_launch::exit::Refused;
 
 /// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
@@ -21,7 +22,7 @@ pub fn checkout() -> anyhow::Result<PathBuf> {
 
 /// The checkout that contains this file or folder.
 pub fn checkout_around(path: &Path) -> Option<&Path> {
-    path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
+    path.ancestors().find(|folder| is_checkout(folder))
 }
 
 /// What this command needs and does not have.
