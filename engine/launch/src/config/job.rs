@@ -20,7 +20,7 @@ use lockstep_contract::{BACKEND, BACKENDS, foreign};
 use lockstep_process::{known_signal_name, signal_number};
 
 use super::flags::{ConfigError, Flags, Given, Source, choice, seconds, seconds_if_given, whole};
-use super::host::{HostInfo, Nodes, entries, workers};
+use super::host::{HostInfo, Nodes, entries, of_one_gpu, workers};
 use super::logs::{self, LogBase, Logs, MACROS, PrefixWhen, Streams};
 use super::program::{Env, How, Program};
 use super::rendezvous::Rendezvous;
@@ -173,7 +173,8 @@ fn output(flags: &Flags) -> Result<Logs, ConfigError> {
 
 /// Checks that there is an entry for each worker.
 fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError> {
-    let Some(visible) = (host.env)("CUDA_VISIBLE_DEVICES").filter(|_| config.virtual_local_rank) else {
+    let variable = of_one_gpu(host.env);
+    let Some(visible) = (host.env)(variable).filter(|_| config.virtual_local_rank) else {
         return Ok(());
     };
     let visible = visible.to_string_lossy();
@@ -183,7 +184,7 @@ fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError
     }
     let workers = config.local_world_size;
     Err(ConfigError::Clash(format!(
-        "--virtual-local-rank gives each worker a GPU, but CUDA_VISIBLE_DEVICES={visible} has {entries} for {workers} workers: \
+        "--virtual-local-rank gives each worker a GPU, but {variable}={visible} has {entries} for {workers} workers: \
          lower --nproc-per-node or name more"
     )))
 }
@@ -476,7 +477,8 @@ fn local_rank(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsStr
     if !config.virtual_local_rank {
         return vec![own(place.local_rank)];
     }
-    let device = match parent("CUDA_VISIBLE_DEVICES") {
+    let variable = of_one_gpu(parent);
+    let device = match parent(variable) {
         None => place.local_rank.to_string(),
         Some(visible) => match entries(&visible.to_string_lossy()).nth(place.local_rank) {
             Some(entry) => entry.to_owned(),
@@ -484,7 +486,7 @@ fn local_rank(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsStr
             None => return vec![own(0)],
         },
     };
-    vec![own(0), ("CUDA_VISIBLE_DEVICES".into(), device.into())]
+    vec![own(0), (variable.into(), device.into())]
 }
 
 #[cfg(test)]
@@ -570,7 +572,7 @@ mod tests {
     fn reads_how_long_a_worker_may_sleep_in_the_kernel_as_torch_does() {
         let read = |text: &'static str| {
             let env = |name: &str| (name == KERNEL_SLEEP).then(|| OsString::from(text));
-            let host = HostInfo { cpus: 1, gpus: Gpus { count: 0, hidden_by: None }, env: &env, random: 0 };
+            let host = HostInfo { cpus: 1, gpus: Gpus::default(), env: &env, random: 0 };
             kernel_sleep_limit(&host)
         };
         assert_eq!(["2.5", " 3 "].map(|text| read(text).0.unwrap().as_millis()), [2500, 3000]);
@@ -606,7 +608,7 @@ mod tests {
         assert_eq!(error.to_string(), "--module and --no-python contradict each other: give one of them");
         let host = HostInfo {
             cpus: 1,
-            gpus: Gpus { count: 0, hidden_by: None },
+            gpus: Gpus::default(),
             env: &|name| (name == "CUDA_VISIBLE_DEVICES").then(|| OsString::from("0,1")),
             random: 0,
         };
@@ -779,6 +781,8 @@ mod tests {
         let env = env_of(&flags, 1, &[]);
         assert_eq!((env["LOCAL_RANK"].as_str(), env["CUDA_VISIBLE_DEVICES"].as_str()), ("0", "1"));
         assert!(!env_of(&[], 1, &[("CUDA_VISIBLE_DEVICES", "3")]).contains_key("CUDA_VISIBLE_DEVICES"));
+        let env = env_of(&flags, 1, &[("HIP_VISIBLE_DEVICES", "3,5")]);
+        assert_eq!(env["HIP_VISIBLE_DEVICES"], "5", "HIP would not read the other one");
         for none in ["", "-1"] {
             let env = env_of(&flags, 1, &[("CUDA_VISIBLE_DEVICES", none)]);
             assert!(env["LOCAL_RANK"] == "0" && !env.contains_key("CUDA_VISIBLE_DEVICES"), "the agent's own stays");
