@@ -1,6 +1,6 @@
 //! `lockstep doctor`: what keeps training from starting, on this machine or on the nodes of a job, and how to fix it.
 //!
-//! - [`facts`]: what is known of a node, as data; [`gather`] and [`gather_hardware`] collect it.
+//! - [`facts`]: what is known of a node, as data; [`gather`], [`gather_hardware`] and [`gather_gpus`] collect it.
 //! - [`meeting`]: how the nodes of a job find each other; [`exchange`]: how they exchange facts and try to reach each other ([`probe`]).
 //! - [`rules`]: the faults, each a pure function of the facts, in a file for each subject: [`devices`] (GPUs), [`fabric`] (RDMA), [`names`] (hosts and
 //!   addresses), [`network`] (interfaces), [`nodes`] (the job as a whole) and [`resources`] (folders, memory, limits). [`examples`] has a
@@ -13,6 +13,7 @@ mod exchange;
 mod fabric;
 mod facts;
 mod gather;
+mod gather_gpus;
 mod gather_hardware;
 mod meeting;
 mod names;
@@ -229,7 +230,8 @@ fn nodes(job: &JobFacts, look: TextStyle) -> String {
 }
 
 fn gpus(node: &Node) -> String {
-    let ways = if node.gpus.paths.iter().any(|path| path.tier.starts_with("NV")) { ", NVLink" } else { "" };
+    let direct = node.gpus.paths.iter().any(|path| devices::is_direct(&path.tier));
+    let ways = if direct { format!(", {}", devices::link(node.gpus.vendor)) } else { String::new() };
     match (node.gpus.present, node.gpus.cards.first()) {
         (0, _) => "none".into(),
         (count, None) => count.to_string(),
