@@ -5,6 +5,7 @@
 //! script sets its environment itself and gets everything else as arguments.
 
 use lockstep_launch::command::quoted;
+use lockstep_launch::config::GpuVendor;
 
 use super::job::{BatchJob, Group};
 use super::profile::{Container, Profile, Rendezvous, Scheduler};
@@ -23,7 +24,7 @@ pub(super) struct SchedulerParts {
     /// Further lines, once the run's folder is there.
     pub(super) prepare: &'static str,
     /// Queues the job again.
-    pub(super) again: &'static str,
+    pub(super) again: String,
 }
 
 /// What comes after the directives.
@@ -72,7 +73,7 @@ fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
 
 /// The arguments of the second script: their names there, and their values here. The number of workers follows them, then the
 /// node's name where it differs from node to node.
-fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, &'static str)> {
+fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, String)> {
     let mut all = vec![("run", "$run"), ("folder", "$PWD")];
     all.extend((!job.build).then_some(("id", "$id")));
     if needs_flags(profile, job) {
@@ -80,7 +81,8 @@ fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, &'static s
     }
     all.extend(job.margin.map(|_| ("deadline", "$deadline")));
     all.extend(job.array.map(|_| ("task", "$task")));
-    all
+    let toggle = profile.toggle().filter(|_| !job.build).map(|toggle| (IN_CONTAINER, chosen(toggle)));
+    all.into_iter().map(|(name, value)| (name, value.to_owned())).chain(toggle).collect()
 }
 
 /// The script tells the launcher where nodes meet.
@@ -126,6 +128,7 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
     }
     let meeting =
         RendezvousWords { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
+    text.push_str(&in_or_out(profile, job, &meeting, ""));
     let launch = launch(profile, job, job.groups[0], "\"$workers\"", &meeting);
     if job.margin.is_none() {
         return text + &launch + "\n";
@@ -350,15 +353,60 @@ pub(super) fn launch(
     }
     let mut parts = Vec::new();
     if let Some(container) = &profile.container {
-        let nv = if group.gpus > 0 { " --nv" } else { "" };
-        let binds = binds(profile, container, meeting);
-        let binds = if binds.is_empty() { String::new() } else { format!(" --bind {}", quoted(&binds.join(","))) };
-        let image = quoted(&container.image.display().to_string());
-        parts.push(format!("{} exec{nv}{binds} {image}", container.runtime.program()));
+        parts.push(match &container.toggle {
+            Some(_) => "${container[@]+\"${container[@]}\"}".to_owned(),
+            None => enter(profile, container, group.gpus > 0, meeting),
+        });
     }
     parts.push(format!("{} --nproc-per-node={workers}{}", profile.launcher, flags(profile, meeting)));
     parts.push(program);
     parts.join(BREAK)
+}
+
+/// The command that runs what follows in the container.
+fn enter(profile: &Profile, container: &Container, gpus: bool, meeting: &RendezvousWords<'_>) -> String {
+    let gpus = match profile.gpu_vendor {
+        _ if !gpus => "",
+        GpuVendor::Nvidia => " --nv",
+        GpuVendor::Amd => " --rocm",
+    };
+    let binds = binds(profile, container, meeting);
+    let binds = if binds.is_empty() { String::new() } else { format!(" --bind {}", quoted(&binds.join(","))) };
+    let image = quoted(&container.image.display().to_string());
+    format!("{} exec{gpus}{binds} {image}", container.runtime.program())
+}
+
+/// Where scripts keep the value of `container.toggle`.
+const IN_CONTAINER: &str = "in_container";
+
+/// The value of the variable `toggle`, a word of bash: the container is the default.
+pub(super) fn chosen(toggle: &str) -> String {
+    format!("${{{toggle}:-1}}")
+}
+
+/// Sets the array `container` to the words that run the launcher in the container, or to none, as the user of the script has chosen; nothing
+/// where a profile leaves no choice. `set` comes first: it makes [`IN_CONTAINER`].
+pub(super) fn in_or_out(profile: &Profile, job: &BatchJob, meeting: &RendezvousWords<'_>, set: &str) -> String {
+    let Some((container, toggle)) = profile.container.as_ref().zip(profile.toggle()).filter(|_| !job.build) else {
+        return String::new();
+    };
+    let gpus = job.groups.iter().any(|group| group.gpus > 0);
+    format!(
+        "# {toggle}=0 in the job's environment: without the container.\n{set}case \"${IN_CONTAINER}\" in\n  \
+           1) container=({}) ;;\n  \
+           0) container=() ;;\n  \
+           *)\n    \
+             echo \"error: {toggle} is ${IN_CONTAINER}: 1 is in the container, 0 without it\" >&2\n    \
+             exit 2\n    \
+             ;;\n\
+         esac\n",
+        enter(profile, container, gpus, meeting)
+    )
+}
+
+/// The line that makes [`IN_CONTAINER`] in a script that has its user's environment.
+pub(super) fn toggle_here(profile: &Profile) -> String {
+    profile.toggle().map_or_else(String::new, |toggle| format!("{IN_CONTAINER}={}\n", chosen(toggle)))
 }
 
 /// The site's binds, and the folder of the host file where the launcher in the container reads one.

@@ -490,12 +490,32 @@ pub(super) const CONTAINERS: &[Rule<Scripts>] = &[
                     .texts()
                     .any(|word| ["--nv", "--nvccli", "--rocm"].contains(&word) || word.contains("APPTAINER_NV"))
             };
-            let found =
-                script.commands.iter().filter(|command| runs_image(command) && !has(command) && script.is_for_gpus());
+            // AMD's driver is in the kernel alone, and images for it bring ROCm: --rocm is one way among several.
+            let for_nvidia = script.is_for_gpus() && !script.is_for_amd();
+            let found = script.commands.iter().filter(|command| runs_image(command) && !has(command) && for_nvidia);
             let forced = script.variable("APPTAINER_NV").is_some() || script.variable("SINGULARITY_NV").is_some();
             found
                 .filter(|_| !forced)
                 .map(|command| finding(command.line, "the container sees no GPU", "apptainer exec --nv …"))
+                .collect()
+        },
+        ..RULE
+    },
+    Rule {
+        name: "container-for-another-vendor",
+        level: Warning,
+        why: "--nv looks for NVIDIA's libraries, finds none on nodes with AMD's GPUs, and does not bring ROCm in",
+        wrong: "#!/bin/bash\n#SBATCH --gpus-per-node=8 --time=1:00:00\nset -e\nexport MIOPEN_USER_DB_PATH=/tmp/miopen\n\
+            srun singularity exec --nv pytorch.sif torchrun --nproc-per-node=8 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --gpus-per-node=8 --time=1:00:00\nset -e\nexport MIOPEN_USER_DB_PATH=/tmp/miopen\n\
+            srun singularity exec --rocm pytorch.sif torchrun --nproc-per-node=8 train.py\n",
+        find: |script| {
+            let has = |command: &Command, flag: &str| command.texts().any(|word| word == flag);
+            let found = script.commands.iter().filter(|command| {
+                runs_image(command) && has(command, "--nv") && !has(command, "--rocm") && script.is_for_amd()
+            });
+            found
+                .map(|command| finding(command.line, "--nv, but the script is for AMD's GPUs", "--rocm in its place"))
                 .collect()
         },
         ..RULE

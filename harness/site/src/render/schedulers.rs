@@ -26,7 +26,7 @@ pub(super) fn slurm(site: &str, profile: &Profile, job: &BatchJob) -> String {
             task: "SLURM_ARRAY_TASK_ID",
             hosts: "<(scontrol show hostnames \"$SLURM_JOB_NODELIST\")".into(),
             prepare: "",
-            again: "scontrol requeue \"$SLURM_JOB_ID\"",
+            again: "scontrol requeue \"$SLURM_JOB_ID\"".into(),
         };
         text.push_str(&agent::body(profile, job, &place));
     }
@@ -64,7 +64,11 @@ fn resources(profile: &Profile, group: Group) -> Vec<String> {
     add("nodes", Some(group.nodes.to_string()));
     add("ntasks-per-node", Some("1".into()));
     add("cpus-per-task", profile.cpus_per_node.map(|cpus| cpus.to_string()));
-    add("gres", (group.gpus > 0).then(|| format!("{}:{}", profile.gpu_resource, group.gpus)));
+    match (group.gpus, &*profile.gpu_resource) {
+        (0, _) => {}
+        (gpus, "") => add("gpus-per-node", Some(gpus.to_string())),
+        (gpus, resource) => add("gres", Some(format!("{resource}:{gpus}"))),
+    }
     all.extend(profile.directives.iter().cloned());
     all
 }
@@ -86,6 +90,7 @@ fn slurm_body(profile: &Profile, job: &BatchJob) -> String {
     if job.margin.is_some() {
         text.push_str(&on_signal(profile, job));
     }
+    text.push_str(&agent::in_or_out(profile, job, &MEETING, &agent::toggle_here(profile)));
     text.push_str("# One launcher on each node; it starts the workers there.\n");
     let background = if job.margin.is_some() { " &" } else { "" };
     text.push_str(&format!("{}{background}\n", steps(profile, job)));
@@ -177,7 +182,10 @@ pub(super) fn pbs(site: &str, profile: &Profile, job: &BatchJob) -> String {
         task: "PBS_ARRAY_INDEX",
         hosts: "\"$PBS_NODEFILE\"".into(),
         prepare: if job.margin.is_some() { "cp \"$0\" \"$run/job.sh\"\n" } else { "" },
-        again: "qsub -v \"first_job=$id\" \"$run/job.sh\"",
+        again: format!(
+            "qsub -v \"first_job=$id{}\" \"$run/job.sh\"",
+            profile.toggle().map_or_else(String::new, |toggle| format!(",{toggle}={}", agent::chosen(toggle)))
+        ),
     };
     format!("#!/bin/bash\n{}{}{}", pbs_directives(profile, job), origin(site), agent::body(profile, job, &place))
 }
@@ -219,7 +227,8 @@ pub(super) fn hosts(site: &str, profile: &Profile, job: &BatchJob) -> String {
         task: "",
         hosts: quoted(&hostfile),
         prepare: "",
-        again: "echo 'the time is up: start this script again, and the training goes on from its last snapshot' >&2\n  code=124",
+        again: "echo 'the time is up: start this script again, and the training goes on from its last snapshot' >&2\n  code=124"
+            .into(),
     };
     format!("#!/bin/bash\n{}{}", origin(site), agent::body(profile, job, &place))
 }

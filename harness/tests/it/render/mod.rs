@@ -59,6 +59,7 @@ pub(super) const KINDS: &[(&str, &str)] = &[
         "slurm_mpirun",
         "--profile slurm-mpirun --nodes 2 --time 01:00:00 --signal 60 -- lab-06 --snapshots /scratch/training/run",
     ),
+    ("slurm_amd", "--profile slurm-amd --nodes 2 --time 01:00:00 -- train.py --epochs 10"),
     ("slurm_build", "--profile slurm-apptainer --build --time 01:00:00 --name build -- cargo build --release"),
     (
         "pbs_signal_stage",

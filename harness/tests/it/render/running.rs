@@ -80,6 +80,12 @@ impl Site {
 
     /// The same, with another launcher.
     fn run_by(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
+        self.render(launcher, scheduler, profile, words);
+        ended(&mut self.script())
+    }
+
+    /// Writes the script.
+    fn render(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) {
         let (folder, hosts) = (self.0.path().display(), self.path("hosts"));
         self.write("nodes", "localhost\n127.0.0.1\n");
         let hostfile = if ["pbs", "slurm"].contains(&scheduler) {
@@ -92,7 +98,11 @@ impl Site {
             &format!("scheduler = \"{scheduler}\"\nshared = \"{folder}\"\nlocal = \"{folder}/disk-$$\"\nlauncher = \"{launcher}\"\n{hostfile}{profile}"),
         );
         self.write("job.sh", &script(&format!("--profile {} {words}", self.shell("site.toml"))));
-        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
+    }
+
+    /// The command that runs the script.
+    fn script(&self) -> Command {
+        let path = format!("{}:{}", self.0.path().display(), std::env::var("PATH").unwrap());
         let inner = "ip link set lo up && exec bash -l job.sh"; // a login shell, as PBS starts one
         let mut command = Command::new("unshare");
         command.args(["-rn", "sh", "-c", inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
@@ -108,7 +118,7 @@ impl Site {
             command.env(format!("SLURM_{name}"), value);
         }
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        ended(&mut command)
+        command
     }
 
     /// A worker's program: its line goes to a file of its rank.
@@ -177,6 +187,24 @@ fn a_container_gets_the_launcher_its_binds_and_the_nodes_gpus() {
         called.starts_with(&format!("exec --nv --bind /data,/a:/b:ro,{} image.sif ", folder.trim_end_matches('/'))),
         "{called}"
     );
+}
+
+#[test]
+fn one_script_runs_in_the_container_and_without_it() {
+    let Some(site) = Site::new("scripts with a container (simulated)") else { return };
+    site.program("apptainer", "export inside=yes\nwhile [ \"$1\" != image.sif ]; do shift; done\nshift\nexec \"$@\"");
+    let profile = format!(
+        "setup = [\"export PATH={}:$PATH\"]\n[container]\nruntime = \"apptainer\"\nimage = \"image.sif\"\ntoggle = \"USE_CONTAINER\"\n",
+        site.shell("")
+    );
+    let worker = site.worker(&WHO.replace("$*", "in it: ${inside:-no},"));
+    site.render(&(lockstep() + " run"), "ssh", &profile, &format!("--nodes 2 --name job -- {worker}"));
+    let run = |toggle: Option<&str>| ended(site.script().envs(toggle.map(|value| ("USE_CONTAINER", value))));
+    for (toggle, there) in [(None, "yes"), (Some("0"), "no"), (Some("1"), "yes")] {
+        run(toggle).code(0);
+        assert!(site.said(2).iter().all(|line| line.contains(&format!("in it: {there},"))), "{:?}", site.said(2));
+    }
+    run(Some("maybe")).code(1).says(&["error: USE_CONTAINER is maybe: 1 is in the container, 0 without it"]);
 }
 
 #[test]
