@@ -1,6 +1,7 @@
 """Lab 06: how the grader's inputs reach each task's function; a disk that records and fails; snapshots; and jobs that are killed or stopped."""
 
 import builtins
+import io
 import os
 import random
 import resource
@@ -32,41 +33,51 @@ def _note(what: str, *paths: Path) -> None:
 
 
 class File:
-    """A file that is open for writing bytes, as `open(path, "wb")` returns it, without a buffer: each `write` reaches the kernel."""
+    """A file that is open for writing bytes, as `open(path, "wb")` returns it: the last bytes stay in its buffer until `flush` or `close`."""
 
     def __init__(self, path: Path, mode: str) -> None:
-        self._path, self._file = path, builtins.open(path, mode, buffering=0)
+        self._path, self._file, self._buffer = path, builtins.open(path, mode, buffering=0), b""
         _DiskState.files[self._file.fileno()] = path
 
     def write(self, data: bytes) -> int:
-        """Writes all bytes."""
+        """Writes bytes: all but the last reach the kernel."""
+        all_bytes = self._buffer + bytes(data)
+        kept = min(len(all_bytes), io.DEFAULT_BUFFER_SIZE)
+        self._buffer = all_bytes[len(all_bytes) - kept :]
+        self._write(all_bytes[: len(all_bytes) - kept])
+        return len(data)
+
+    def _write(self, data: bytes) -> None:
+        if not data:
+            return
         _note("Wrote", self._path)
         failure = _DiskState.failure
+        room = len(data)
         if isinstance(failure, dict):
-            room = min(len(data), failure["FullAfter"])
+            room = min(room, failure["FullAfter"])
             failure["FullAfter"] -= room
-            self._write(data[:room])
-            if room < len(data):
-                raise OSError(28, "No space left on device", str(self._path))
-            return room
-        return self._write(data)
-
-    def _write(self, data: bytes) -> int:
         written = 0
-        while written < len(data):
-            written += self._file.write(data[written:]) or 0
-        return written
+        while written < room:
+            written += self._file.write(data[written:room]) or 0
+        if room < len(data):
+            raise OSError(28, "No space left on device", str(self._path))
 
     def flush(self) -> None:
-        """Passes what was written to the kernel. The disk need not have it."""
+        """Passes what is in the buffer to the kernel. The disk need not have it."""
+        data, self._buffer = self._buffer, b""
+        self._write(data)
 
     def fileno(self) -> int:
         """The file's descriptor, for `fsync`."""
         return self._file.fileno()
 
     def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        """Closes the file, after a `flush`."""
+        try:
+            if not self._file.closed:
+                self.flush()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> "File":
         return self
@@ -308,12 +319,12 @@ def _whole(answer: Callable[..., Any], given: Any) -> tuple[str | None, list[dic
 
 
 def _newest(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
-    folder, readable = given
-    if readable:
+    folder, access = given
+    if access == "Readable":
         return {"Ok": _path(answer(Path(folder)))}
-    # The process can open no file or folder: too many are open.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    if access == "NoMoreFiles":  # the process can open no file or folder
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         return {"Ok": _path(answer(Path(folder)))}
     except OSError as error:

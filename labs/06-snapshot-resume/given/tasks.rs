@@ -74,15 +74,24 @@ pub fn whole(answer: fn(&Path, &[u8]) -> std::io::Result<()>) -> Task {
     })
 }
 
-/// Inputs: the folder, and whether it can be read. Results: the snapshot, or the error if the folder cannot be read.
+/// Inputs: the folder, and in which state it is. Results: the snapshot, or the error if the folder cannot be read.
 pub fn newest(answer: fn(&Path) -> std::io::Result<Option<PathBuf>>) -> Task {
-    Task::new("newest", move |(folder, readable): (PathBuf, bool)| {
-        if readable {
+    Task::new("newest", move |(folder, access): (PathBuf, Access)| {
+        if matches!(access, Access::Readable) {
             return Ok(Ok(answer(&folder)?));
         }
-        let _full = NoMoreFiles::begin()?;
+        let _full = if matches!(access, Access::NoMoreFiles) { Some(NoMoreFiles::begin()?) } else { None };
         Ok(answer(&folder).map_err(|error| error.to_string()))
     })
+}
+
+/// In which state an answer to `newest` finds the folder.
+#[derive(Deserialize)]
+enum Access {
+    Readable,
+    NoMoreFiles,
+    /// A file has its name.
+    NotAFolder,
 }
 
 /// As long as this lives, the process can open no file or folder: too many are open.
