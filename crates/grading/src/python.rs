@@ -14,6 +14,15 @@ const IN_CHECKOUT: &str =
 /// Prints a package's version without importing it, which takes seconds.
 const VERSION: &str = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))";
 
+/// Prints where a Python has its own files and packages: its folders, and what links in them lead to.
+const FOLDERS: &str = "\
+import os, sys
+folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)), *filter(None, sys.path)}
+folders |= {os.path.join(folder, name) for folder in sys.path if os.path.isdir(folder) for name in os.listdir(folder)
+            if os.path.islink(os.path.join(folder, name))}
+folders |= set(filter(None, os.environ.get('LD_LIBRARY_PATH', '').split(':')))
+print(*{os.path.realpath(folder) for folder in folders} - {'/'}, sep='\\n')";
+
 /// A Python with PyTorch.
 #[derive(Clone, Debug)]
 pub struct Python {
@@ -57,6 +66,16 @@ impl Python {
         Err(PythonMissing(format!("{program} has PyTorch {version}, and 2.4 is needed; {PYTHON} can name another")))
     }
 
+    /// The folders without which it cannot import PyTorch.
+    ///
+    /// # Errors
+    /// [`PythonMissing`] if it cannot be asked.
+    pub(crate) fn folders(&self) -> Result<Vec<PathBuf>, PythonMissing> {
+        let text = said(Command::new(&self.program).args(["-c", FOLDERS]));
+        let text = text.map_err(|why| PythonMissing(format!("{}: {why}", self.program.display())))?;
+        Ok(text.lines().map(PathBuf::from).collect())
+    }
+
     fn first(programs: &[PathBuf]) -> Result<Self, PythonMissing> {
         let mut missing = Vec::new();
         for program in programs {
@@ -97,9 +116,12 @@ fn of_checkout() -> Option<PathBuf> {
 }
 
 fn version(program: &Path, package: &str) -> Result<String, String> {
-    let mut command = Command::new(program);
-    command.args(["-c", VERSION, package]).stdin(Stdio::null());
-    let output = command.output().map_err(|error| error.to_string())?;
+    said(Command::new(program).args(["-c", VERSION, package]))
+}
+
+/// What a program prints, or why it fails.
+fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }

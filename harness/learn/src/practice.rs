@@ -18,7 +18,6 @@ use lockstep_grading::{
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, CompileError, build};
-use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
 use crate::grade_class::Class;
 use crate::labs::{find, find_all};
@@ -41,7 +40,7 @@ pub struct Grade {
     /// Grade the answers in Python, in python/tasks
     #[arg(long, conflicts_with = "class")]
     python: bool,
-    /// Grade a class instead: a folder with one folder per learner, whose answers cannot write outside it
+    /// Grade a class instead: a folder with one folder per learner, in Rust or Python, whose answers cannot write outside it
     #[arg(long, value_name = "DIR", conflicts_with = "tasks")]
     class: Option<PathBuf>,
     /// Where the class's report goes: a .csv, .json, .xml (JUnit), .html or .txt file; may be repeated
@@ -56,7 +55,7 @@ impl Grade {
         }
         let (options, labs) = (lockstep_grading::Options::seeded(self.seed), find_all(&self.labs)?);
         if let Some(folder) = self.class {
-            return Class::open(checkout()?, folder, labs)?.grade(options, &self.reports);
+            return Class::open(folder, labs)?.grade(options, &self.reports);
         }
         let root = workplace()?.into_root();
         if !self.tasks.is_empty() {

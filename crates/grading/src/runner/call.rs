@@ -42,11 +42,22 @@ fn one_thread() -> (OsString, Option<OsString>) {
     ("OMP_NUM_THREADS".into(), Some("1".into()))
 }
 
-/// The program as a template of ranks, if it waits for requests.
-pub(super) fn template(program: &Program) -> Option<Template> {
+/// The program as a template of ranks, if it waits for requests. With a folder, it is confined: it and its copies write nowhere else.
+pub(super) fn template(program: &Program, confined_to: Option<&Path>) -> io::Result<Template> {
     let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
     env.push(one_thread()); // libgomp reads it when it is loaded
-    Template::start(program.path.as_os_str(), &program.args, &env).ok()
+    let folders = confined_to.map(|folder| [folder, program.given.as_deref().unwrap_or(folder)]);
+    let (path, args) = command(program, folders)?;
+    Template::start(&path, &args, &env)
+}
+
+/// The program, or this executable, which confines the program to two folders.
+fn command(program: &Program, confined_to: Option<[&Path; 2]>) -> io::Result<(OsString, Vec<OsString>)> {
+    let Some(folders) = confined_to else { return Ok((program.path.clone().into(), program.args.clone())) };
+    let mut args = words(folders, &program.readable);
+    args.push(program.path.clone().into());
+    args.extend(program.args.iter().cloned());
+    Ok((std::env::current_exe()?.into(), args))
 }
 
 /// The store in which the ranks meet.
@@ -139,7 +150,8 @@ impl<'a> RunningCall<'a> {
         ]);
         env.extend(self.options.env.iter().map(|(name, value)| (name.into(), Some(value.into()))));
         let folder = self.options.folder.clone().unwrap_or_else(|| self.folder.join("work"));
-        let (program, args) = self.command()?;
+        let folders = [self.folder, self.options.folder.as_deref().unwrap_or(self.folder)];
+        let (program, args) = command(self.program, self.confined.then_some(folders))?;
         Ok(Spec {
             program,
             args,
@@ -149,18 +161,6 @@ impl<'a> RunningCall<'a> {
             stdout: Sink::Fd(printed.try_clone()?.into()),
             stderr: Sink::Fd(printed.into()),
         })
-    }
-
-    /// The program, or this executable, which confines the program.
-    fn command(&self) -> io::Result<(OsString, Vec<OsString>)> {
-        if !self.confined {
-            return Ok((self.program.path.clone().into(), self.program.args.clone()));
-        }
-        let mut args: Vec<OsString> =
-            words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
-        args.push(self.program.path.clone().into());
-        args.extend(self.program.args.iter().cloned());
-        Ok((std::env::current_exe()?.into(), args))
     }
 }
 

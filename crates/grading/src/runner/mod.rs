@@ -19,6 +19,7 @@ use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{Finding, Program, Verdict};
 use call::{CallResult, RunningCall};
@@ -55,6 +56,8 @@ struct Started {
     workers: Workers,
     /// The program, which has loaded libtorch; None if it does not wait for requests. Then each rank is started separately.
     template: Option<Template>,
+    /// The folder of all calls, where copies of a confined program may write.
+    home: Option<TempDir>,
 }
 
 /// The results of all ranks.
@@ -155,14 +158,13 @@ impl Runner {
     }
 
     fn run(&mut self, options: &CallOptions, request: &Call) -> anyhow::Result<CallResult> {
-        let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir_in(lockstep_paths::temporary_folder());
-        let folder = folder.context("cannot make a folder")?;
         let ranks = options.ranks.max(1);
         check_room(OWN_TASKS + RANK_TASKS * ranks)?;
         let started = match &mut self.started {
             Some(started) => started,
             none => none.insert(Started::new(&self.program, self.options.confined).context("cannot start processes")?),
         };
+        let folder = started.folder().context("cannot make a folder")?;
         started.workers.register_cleanup(folder.path());
         let call = RunningCall::new(&self.program, self.options.confined, &folder, options, request)?;
         let pids = (0..ranks).map(|rank| started.start(rank, &call)).collect::<Result<Vec<_>, _>>();
@@ -186,9 +188,17 @@ impl Drop for Runner {
 
 impl Started {
     fn new(program: &Program, confined: bool) -> io::Result<Self> {
-        // Confined ranks may write to folders of their own, so each is confined at its start.
-        let template = (!confined).then(|| call::template(program)).flatten();
-        Ok(Started { workers: Workers::new()?, template })
+        // Copies of a confined program write where it may, and it has run nothing of a learner's. Compiled answers are in their program: each
+        // rank of these is confined at its start, to the folder of its call.
+        let home = (confined && program.given.is_some()).then(new_folder).transpose()?;
+        let makes_copies = !confined || home.is_some();
+        let template = makes_copies.then(|| call::template(program, home.as_ref().map(TempDir::path)).ok()).flatten();
+        Ok(Started { workers: Workers::new()?, template, home })
+    }
+
+    /// A new folder for a call.
+    fn folder(&self) -> io::Result<TempDir> {
+        self.home.as_ref().map_or_else(new_folder, |home| named().tempdir_in(home.path()))
     }
 
     fn start(&mut self, rank: usize, call: &RunningCall<'_>) -> io::Result<u32> {
@@ -201,6 +211,16 @@ impl Started {
         }
         self.workers.start(rank, call.spec(rank)?)
     }
+}
+
+fn named() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("lockstep-grade-");
+    builder
+}
+
+fn new_folder() -> io::Result<TempDir> {
+    named().tempdir_in(lockstep_paths::temporary_folder())
 }
 
 impl<O> Outputs<O> {
