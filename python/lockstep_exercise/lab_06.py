@@ -1,4 +1,5 @@
-"""Lab 06: how the grader's inputs reach each task's function; a disk that records and fails; snapshots; and jobs that are killed or stopped."""
+"""Lab 06: how the grader's inputs reach each task's function; a disk that records and fails; snapshots; jobs that are killed or stopped; and
+virtual ranks."""
 
 import builtins
 import os
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .rank import Task, WrongType, a, explained, integer, integers, nothing, number, sequence
+from .rank import Task, WrongType, a, explained, integer, integers, nothing, number, numbers, sequence
 
 # --- Task `whole`: the part of `os` and `open` that it needs. It records each operation for the grader, which cannot switch off the power, and
 # SIMULATES two failures of a disk: one that is full, and one that cannot sync.
@@ -244,6 +245,88 @@ class Run:
         return self._saved, self._trained[: self._steps] if self._was_stopped() else self._trained
 
 
+# --- Task `virtual_ranks`: a training whose steps virtual ranks share.
+
+
+class Training:
+    """A training on one of its ranks."""
+
+    def __init__(self, given: dict[str, Any], rank: int) -> None:
+        # The number of this rank, and how many there are.
+        self.rank, self.ranks = rank, given["ranks"]
+        # How many virtual ranks there are: at least as many as ranks.
+        self.virtual_ranks = given["virtual_ranks"]
+        # The samples of a virtual rank in a step.
+        self.batch_size = given["batch_size"]
+        self.seed = given["seed"]
+        # The steps in an epoch, in which the virtual ranks take all samples.
+        self.steps = given["steps"]
+        self._passes: list[dict[str, Any]] = []
+
+    def order(self, epoch: int) -> list[int]:
+        """The order of all samples in an epoch: the same on all ranks."""
+        order = list(range(self.steps * self.virtual_ranks * self.batch_size))
+        random.Random(f"{self.seed}, {epoch}").shuffle(order)
+        return order
+
+    def train(self, virtual_rank: int, samples: Sequence[int], generator: random.Random) -> None:
+        """Computes the gradient of one virtual rank. Dropout draws from `generator`."""
+        drawn = [a(random.Random, generator, "a random.Random", "`train` got").getrandbits(53) for _ in range(2)]
+        virtual_rank, samples = integer(virtual_rank, "`train` got"), integers(samples, "`train` got")
+        self._passes.append({"virtual_rank": virtual_rank, "samples": samples, "random": drawn})
+
+
+# --- Task `tree_sum`: ranks that add up the gradients of virtual ranks.
+
+
+def halves(node: range) -> tuple[range, range]:
+    """The two children of a node of the tree: its halves, the second of which is longer if they are not equal."""
+    middle = (node.start + node.stop) // 2
+    return range(node.start, middle), range(middle, node.stop)
+
+
+class Ranks:
+    """The ranks of the group, and the virtual ranks that they share."""
+
+    def __init__(self, virtual_ranks: int, arrivals: list[int]) -> None:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        # How many virtual ranks there are, and those of this rank.
+        self.virtual_ranks = virtual_ranks
+        self.part = range(rank * virtual_ranks // ranks, (rank + 1) * virtual_ranks // ranks)
+        self._arrivals, self._sent = arrivals, 0
+
+    def tree(self) -> list[range]:
+        """The nodes of the tree that have children, each after its children. The last one is the root, which covers all virtual ranks."""
+
+        def below(node: range) -> list[range]:
+            return [part for half in halves(node) for part in below(half)] + [node] if len(node) > 1 else []
+
+        return below(range(self.virtual_ranks))
+
+    def exchange(self, sums: dict[range, torch.Tensor]) -> list[tuple[range, torch.Tensor]]:
+        """Sends sums to all ranks, and returns the sums of all ranks, also of this one, in the order in which they arrive: another one on
+        each rank. All ranks call this together."""
+        own = list(a(dict, sums, "a dict of sums by their nodes", "`exchange` got").items())
+        for node, total in own:
+            a(range, node, "a range of virtual ranks", "`exchange` got a sum of")
+            a(torch.Tensor, total, "a tensor", "`exchange` got")
+        self._sent += len(own)
+        by_rank = self._gather(own)
+        return [arrived for rank in self._arrivals for arrived in by_rank[rank]]
+
+    def _gather(self, own: list[Any] | str) -> list[Any]:
+        """The sums of all ranks, unless all have ended, each in its way."""
+        by_rank: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(by_rank, own)
+        ended = [(rank, how) for rank, how in enumerate(by_rank) if isinstance(how, str)]
+        if ended and len(ended) < len(by_rank):
+            raise RuntimeError(
+                f"{len(by_rank) - len(ended)} of {len(by_rank)} ranks exchange sums, but rank {ended[0][0]} {ended[0][1]}: all ranks must call "
+                "`exchange` equally often, although they have different numbers of sums"
+            )
+        return by_rank
+
+
 # --- How inputs reach the functions.
 
 
@@ -348,6 +431,31 @@ def _reshard(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
     return done
 
 
+def _virtual_ranks(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
+    done: dict[str, Any] = {"steps": [], "orders": []}
+    for epoch, step in given["steps_of"]:
+        ranks = [Training(given, rank) for rank in range(given["ranks"])]
+        for run in ranks:
+            nothing(answer(run, epoch, step))
+        done["steps"].append([run._passes for run in ranks])
+        done["orders"].append(ranks[0].order(epoch))
+    return done
+
+
+def _tree_sum(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
+    gradients = given["gradients"]
+    ranks = Ranks(len(gradients), given["arrivals"][dist.get_rank()])
+    kind = torch.float32 if given["single"] else torch.float64
+    own = {range(v, v + 1): torch.tensor(gradients[v], dtype=torch.float64).to(kind) for v in ranks.part}
+    try:
+        total = answer(ranks, own)
+    except Exception as error:
+        ranks._gather(f"has failed ({explained(error)})")
+        raise
+    ranks._gather("has returned")
+    return {"numbers": numbers(total), "kind": str(total.dtype).removeprefix("torch."), "sent": ranks._sent}
+
+
 TASKS = {
     "next_step": Task(_next_step),
     "state": Task(_state),
@@ -355,4 +463,6 @@ TASKS = {
     "whole": Task(_whole),
     "newest": Task(_newest),
     "reshard": Task(_reshard, in_group=True),
+    "virtual_ranks": Task(_virtual_ranks),
+    "tree_sum": Task(_tree_sum, in_group=True),
 }
