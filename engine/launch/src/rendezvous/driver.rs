@@ -75,6 +75,11 @@ impl Rendezvous {
         &self.client.node
     }
 
+    /// After this time, a member that is lost without a sign is known to be lost.
+    pub fn lease(&self) -> Duration {
+        self.options.lease()
+    }
+
     /// Takes part in the next round. Call it again after a [`Change`] that requires it; the workers must have ended.
     ///
     /// # Errors
