@@ -45,6 +45,8 @@ pub(crate) struct AgentCommand<'a> {
     /// `None` for a job of one node.
     pub(crate) rendezvous: Option<&'a Rendezvous>,
     pub(crate) node: usize,
+    /// How many nodes the job may have.
+    pub(crate) nodes: usize,
     /// The number of the machine, which identifies its disk.
     pub(crate) machine: usize,
     pub(crate) folder: &'a RunFolder,
@@ -88,7 +90,7 @@ impl AgentCommand<'_> {
         let mut flags = match self.rendezvous {
             None => vec!["--standalone".to_owned()],
             Some(rendezvous) => vec![
-                format!("--nnodes={}", spec.nodes),
+                format!("--nnodes={}{}", spec.min_nodes.map_or(String::new(), |min| format!("{min}:")), self.nodes),
                 "--rdzv-backend=c10d".into(),
                 format!("--rdzv-endpoint={}", rendezvous.endpoint),
                 format!("--rdzv-id={}", rendezvous.id),
@@ -124,7 +126,9 @@ impl AgentCommand<'_> {
             ("--samples", spec.samples.to_string()),
             ("--seed", spec.seed.to_string()),
         ];
-        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
+        let virtual_ranks = spec.virtual_ranks.map(|count| ("--virtual-ranks", count.to_string()));
+        let pairs = pairs.into_iter().chain(virtual_ranks);
+        pairs.flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
     }
 
     fn snapshots(&self) -> PathBuf {
@@ -290,6 +294,7 @@ mod tests {
             spec,
             rendezvous,
             node,
+            nodes: spec.nodes,
             machine: node,
             folder: &folder,
             program: Path::new("/p/lab"),
@@ -324,6 +329,14 @@ mod tests {
         let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
                         --rdzv-conf=is_host=false,keep_alive_interval=1 --local-addr=127.0.0.2 --nproc-per-node=2";
         assert!(line.contains(expected), "{line}");
+    }
+
+    #[test]
+    fn gives_an_elastic_job_its_least_number_of_nodes_and_its_virtual_ranks() {
+        let spec = RunSpec { nodes: 3, ranks: 3, min_nodes: Some(1), virtual_ranks: Some(6), ..RunSpec::default() };
+        let rendezvous = Rendezvous { endpoint: "e:9".into(), id: "job".into(), addresses: vec!["a".into(); 3] };
+        let line = words(&spec, Some(&rendezvous), &Launcher::Own);
+        assert!(line.contains(" --nnodes=1:3 ") && line.ends_with(" --seed 0 --virtual-ranks 6"), "{line}");
     }
 
     #[test]

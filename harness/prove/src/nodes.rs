@@ -45,6 +45,8 @@ pub(crate) struct Nodes<'a> {
     fresh: usize,
     /// How often the whole job has been started again.
     requeued: u32,
+    /// How many nodes it may have since then.
+    count: usize,
     ended: bool,
 }
 
@@ -55,7 +57,7 @@ struct Running {
     requeued: u32,
     process: Process,
     status: Option<ExitStatus>,
-    /// The harness killed it, so its exit status says nothing about the job.
+    /// The harness killed it, or asked it to leave a job that goes on, so its exit status says nothing about the job.
     killed: bool,
     /// The number of bytes of the node's output that have been read.
     read: u64,
@@ -95,10 +97,11 @@ impl<'a> Nodes<'a> {
             machines,
             fresh,
             requeued,
+            count: spec.nodes,
             ended,
         };
-        let late = spec.late_seconds > 0.0;
-        for node in (0..spec.nodes).filter(|node| !late || node + 1 < spec.nodes) {
+        let late = |node: usize| spec.late_seconds > 0.0 && node + 1 == spec.nodes || scenario.joins_later(node);
+        for node in (0..spec.nodes).filter(|node| !late(*node)) {
             nodes.start_agent(node)?;
         }
         Ok(nodes)
@@ -107,7 +110,7 @@ impl<'a> Nodes<'a> {
     fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
         let Nodes { launcher, spec, folder, program, rendezvous, .. } = &*self;
         let (rendezvous, machine) = (rendezvous.as_ref(), self.machines[node]);
-        let agent = AgentCommand { launcher, spec, rendezvous, node, machine, folder, program };
+        let agent = AgentCommand { launcher, spec, rendezvous, node, nodes: self.count, machine, folder, program };
         let words = agent.words(&self.prefix(node));
         let path = self.folder.output(node);
         let output = File::options().create(true).append(true).open(&path);
@@ -169,16 +172,31 @@ impl<'a> Nodes<'a> {
         own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
     }
 
-    /// Returns true if the newest agent of some node has not succeeded.
+    /// Returns true if the newest agent of some node has not succeeded; where nodes may be lost for good, if none has.
     pub(crate) fn failed(&self) -> bool {
+        if self.is_elastic() {
+            return !self.some_succeeded();
+        }
         let newest = self.newest();
         newest.len() < self.spec.nodes
             || newest.values().any(|agent| agent.killed || agent.status.is_none_or(|status| !status.success()))
     }
 
-    /// The nodes whose newest agent has ended.
+    /// The nodes whose newest agent has ended, without those that the job may do without.
     pub(crate) fn ended(&self) -> BTreeSet<usize> {
-        self.newest().into_values().filter(|agent| agent.status.is_some()).map(|agent| agent.node).collect()
+        let missing = |agent: &&Running| agent.status.is_some() && !(self.is_elastic() && agent.killed);
+        self.newest().into_values().filter(missing).map(|agent| agent.node).collect()
+    }
+
+    /// Returns true if the job goes on with other members because of this.
+    pub(crate) fn regroups(&self, who: Who, action: &FaultAction) -> bool {
+        let lost = action.ends() && matches!(who, Who::Agent(_) | Who::Node(_));
+        self.is_elastic() && (lost || *action == FaultAction::Join)
+    }
+
+    /// Returns true if the job may go on without some of its nodes.
+    fn is_elastic(&self) -> bool {
+        self.spec.min_nodes.is_some()
     }
 
     /// Returns true if an agent of the current start has succeeded: then the job has.
@@ -230,14 +248,24 @@ impl<'a> Nodes<'a> {
         live.flat_map(|agent| Listener::of(agent.process.child.id())).collect()
     }
 
-    pub(crate) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+    /// Does this to a target; `listing` has the processes of this moment, once they have been listed.
+    pub(crate) fn inject(
+        &mut self,
+        who: Who,
+        action: &FaultAction,
+        listing: &mut Option<Vec<processes::Process>>,
+    ) -> Result<(), String> {
         match (action, who) {
             (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
             (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.throttle(node, *kbit),
             (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
             (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
+            (FaultAction::Join, Who::Node(node)) => {
+                let fresh = self.agents.iter().any(|agent| agent.node == node);
+                self.replace(node, fresh)
+            }
             _ => match action.signal() {
-                Some(signal) => self.signal(who, signal),
+                Some(signal) => self.signal(who, signal, listing.get_or_insert_with(processes::listing)),
                 None => Err(format!("{action} cannot be done from outside")),
             },
         }
@@ -249,7 +277,7 @@ impl<'a> Nodes<'a> {
             (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.unthrottle(node),
             (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
             (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
-            (FaultAction::Stop, who) => self.signal(who, CONTINUE),
+            (FaultAction::Stop, who) => self.signal(who, CONTINUE, &processes::listing()),
             _ => Ok(()),
         }
     }
@@ -268,12 +296,14 @@ impl<'a> Nodes<'a> {
         self.requeued += 1;
         let order = &self.spec.requeue_order;
         if !order.is_empty() {
-            self.machines = order.iter().map(|node| self.machines[*node]).collect();
+            let others = (0..self.spec.nodes).filter(|node| !order.contains(node));
+            self.machines = order.iter().copied().chain(others).map(|node| self.machines[node]).collect();
+            self.count = order.len();
         }
         let rendezvous =
             needs_rendezvous(self.spec).then(|| open_rendezvous(self.network.as_ref(), self.spec.nodes, &self.mark));
         self.rendezvous = rendezvous.transpose().map_err(|error| format!("{error:#}"))?;
-        (0..self.spec.nodes).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
+        (0..self.count).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
     }
 
     fn network(&self) -> Result<&Network, String> {
@@ -284,16 +314,16 @@ impl<'a> Nodes<'a> {
         self.disk.as_ref().ok_or_else(|| "the run has no disk of its own".into())
     }
 
-    fn signal(&mut self, who: Who, signal: i32) -> Result<(), String> {
+    fn signal(&mut self, who: Who, signal: i32, listing: &[processes::Process]) -> Result<(), String> {
         let targets = match who {
-            Who::Rank(rank) => vec![self.worker(rank)?],
+            Who::Rank(rank) => vec![self.worker(rank, listing)?],
             Who::Agent(node) => vec![self.agent_of(node)?],
             Who::Node(node) => {
-                let listing = processes::listing();
-                processes::of_node(&listing, &self.mark, node).iter().map(|process| process.pid).collect()
+                processes::of_node(listing, &self.mark, node).iter().map(|process| process.pid).collect()
             }
         };
-        if signal == KILL
+        let leaves = self.is_elastic() && [TERM, INTERRUPT].contains(&signal);
+        if (signal == KILL || leaves)
             && let Who::Agent(node) | Who::Node(node) = who
         {
             let killed = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
@@ -313,14 +343,13 @@ impl<'a> Nodes<'a> {
     }
 
     /// The process id of a rank's live worker, as its agent recorded it.
-    fn worker(&self, rank: usize) -> Result<i32, String> {
+    fn worker(&self, rank: usize, listing: &[processes::Process]) -> Result<i32, String> {
         let events = RunEvents::read(&self.folder.events());
         if let Some(why) = events.unreadable.first() {
             return Err(why.clone());
         }
         let newest = events.newest_process(rank);
-        let listing = processes::listing();
-        let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
+        let marked = processes::of_run(listing, &self.mark, getpid().as_raw_pid(), &self.holders());
         // Another process may have the id by now.
         let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
         live.ok_or_else(|| format!("rank {rank} does not run"))
@@ -334,9 +363,17 @@ impl<'a> Nodes<'a> {
             processes.iter().map(|process| format!("process {} runs: {}", process.pid, quotation(&process.command)));
         let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
         let finished = self.codes().values().all(|code| *code == Some(0));
-        let machines = if self.spec.disks == Disks::OfNodes { &self.machines[..] } else { &[] };
-        let files = self.folder.leftovers(finished, machines).into_iter().map(|file| format!("temporary file {file}"));
+        let files =
+            self.folder.leftovers(finished, &self.disks()).into_iter().map(|file| format!("temporary file {file}"));
         processes.chain(ports).chain(files).collect()
+    }
+
+    /// The machines whose disks count: not those of nodes that were lost for good.
+    fn disks(&self) -> Vec<usize> {
+        let newest = self.newest();
+        let lost = |node: &usize| newest.get(node).is_some_and(|agent| agent.killed);
+        let of_nodes = self.spec.disks == Disks::OfNodes;
+        (0..self.spec.nodes).filter(|node| of_nodes && !lost(node)).map(|node| self.machines[node]).collect()
     }
 
     /// Processes of the harness itself that belong to no agent.
@@ -360,9 +397,11 @@ impl<'a> Nodes<'a> {
     }
 }
 
-/// SIGCONT and SIGKILL, as Linux numbers them on the processors that libtorch supports (signal(7)).
+/// Signals, as Linux numbers them on the processors that libtorch supports (signal(7)).
 const CONTINUE: i32 = 18;
+const TERM: i32 = 15;
 const KILL: i32 = 9;
+const INTERRUPT: i32 = 2;
 
 impl Drop for Nodes<'_> {
     fn drop(&mut self) {

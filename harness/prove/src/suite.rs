@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::checkout::program_beside;
 use crate::exit::{Code, Interrupted, Refused};
-use crate::expectations::{self, Reference};
+use crate::expectations::{self, Reference, in_turn};
 use crate::job_runner::{JobRunner, Observed};
 use crate::launch::{LAB, Launcher};
 use crate::nodes::NoRun;
@@ -193,7 +193,10 @@ fn weights_of(ScenarioOutcome { seen, findings, folder, .. }: &ScenarioOutcome) 
 /// The same run without settings that differ from scenario to scenario and do not affect the result.
 fn undisturbed(spec: &RunSpec) -> RunSpec {
     let plain = RunSpec::default();
+    let on_one_rank = spec.virtual_ranks.is_some();
     RunSpec {
+        ranks: if on_one_rank { 1 } else { spec.ranks },
+        min_nodes: None,
         max_restarts: plain.max_restarts,
         keep: plain.keep,
         nodes: plain.nodes,
@@ -272,6 +275,9 @@ pub(crate) fn figures(one: &ScenarioOutcome) -> String {
         parts.push(format!("{} again", counted(restarts.steps_repeated as usize, "step")));
     }
     parts.extend(restarts.slowest().map(|seconds| format!("back after {seconds:.2} s")));
+    if seen.world_sizes.len() > 1 {
+        parts.push(format!("{} ranks", in_turn(&seen.world_sizes)));
+    }
     parts.join(", ")
 }
 
@@ -377,6 +383,10 @@ mod tests {
         ] {
             assert_ne!(undisturbed(&other), undisturbed(&RunSpec::default()));
         }
+        let elastic =
+            |ranks, nodes| RunSpec { ranks, nodes, min_nodes: Some(1), virtual_ranks: Some(4), ..RunSpec::default() };
+        assert_eq!(undisturbed(&elastic(4, 2)), undisturbed(&elastic(3, 3)));
+        assert_eq!(undisturbed(&elastic(4, 2)).ranks, 1);
         let four = |nodes| RunSpec { ranks: 4, nodes, ..RunSpec::default() };
         assert_eq!(undisturbed(&four(2)), undisturbed(&four(4)));
         assert_ne!(undisturbed(&four(2)), undisturbed(&four(1)), "the sums of four ranks in memory have other bits");
