@@ -51,6 +51,14 @@ pub(super) fn body(profile: &Profile, job: &BatchJob, place: &SchedulerParts) ->
 /// The folder that all nodes see, and in it the hosts.
 fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
     let nodes = job.nodes();
+    let (number, misses, needed) = match job.min_nodes {
+        None => ("", format!("\"$(wc -l <\"$run/hosts\")\" -ne {nodes}"), count(nodes as usize, "node")),
+        Some(min) => (
+            "nodes=$(wc -l <\"$run/hosts\")\n",
+            format!("\"$nodes\" -lt {min}"),
+            format!("at least {}", count(min as usize, "node")),
+        ),
+    };
     format!(
         "{}# Files that all nodes see.\n\
          run={}/lockstep-$id\n\
@@ -58,16 +66,21 @@ fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
          find \"$run\" \\( -name 'exit.*' -o -name 'pid.*' -o -name time-is-up \\) -delete\n\
          {}\
          awk '$1 ~ /^[^#]/ && !seen[$1]++ {{ print $1 }}' {} | sed -n 1,{nodes}p >\"$run/hosts\"\n\
-         if [ \"$(wc -l <\"$run/hosts\")\" -ne {nodes} ]; then\n  \
-           echo \"error: this job needs {}; those that it has are in $run/hosts\" >&2\n  \
+         {number}\
+         if [ {misses} ]; then\n  \
+           echo \"error: this job needs {needed}; those that it has are in $run/hosts\" >&2\n  \
            exit 1\n\
          fi\n",
         place.id,
         quoted(&profile.shared().display().to_string()),
         place.prepare,
         place.hosts,
-        count(nodes as usize, "node"),
     )
+}
+
+/// The launcher's `--nnodes`: the number of nodes, or the least and all that there are, by this variable.
+pub(super) fn nnodes(job: &BatchJob, all: &str) -> String {
+    job.min_nodes.map_or_else(|| job.nodes().to_string(), |min| format!("{min}:\"{all}\""))
 }
 
 /// The arguments of the second script: their names there, and their values here. The number of workers follows them, then the
@@ -78,6 +91,7 @@ fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, &'static s
     if needs_flags(profile, job) {
         all.extend([("head", "$head"), ("port", "$port")]);
     }
+    all.extend(job.min_nodes.map(|_| ("nodes", "$nodes")));
     all.extend(job.margin.map(|_| ("deadline", "$deadline")));
     all.extend(job.array.map(|_| ("task", "$task")));
     all
@@ -124,8 +138,13 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
         text.push_str("mkdir -p \"$disk\"\n");
         text.extend(job.stage.iter().map(|path| copy(path, "\"$disk\"") + "\n"));
     }
-    let meeting =
-        RendezvousWords { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
+    let meeting = RendezvousWords {
+        nodes: nnodes(job, "$nodes"),
+        head: "head",
+        port: "port",
+        id: "id",
+        hosts: Some("\"$run/hosts\""),
+    };
     let launch = launch(profile, job, job.groups[0], "\"$workers\"", &meeting);
     if job.margin.is_none() {
         return text + &launch + "\n";
@@ -151,17 +170,18 @@ pub(super) const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.
 /// Starts the second script on all nodes; sets `code`.
 fn start(profile: &Profile, job: &BatchJob) -> String {
     let (nodes, workers) = (job.nodes(), job.groups[0].workers);
+    let all_ended = if job.min_nodes.is_some() { ONE_ENDED } else { ALL_ENDED };
     if let Some(command) = command(profile, job) {
         let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
         let mut text = if command.starts_with("pbsdsh") { HAS_PBSDSH.to_owned() } else { String::new() };
         text.push_str("# One launcher on each node; it starts the workers there.\ncode=0\n");
         text.push_str(&format!("{command} \"${{agent[@]}}\" {workers} || code=$?\n"));
-        return text + &ALL_ENDED.replace("{nodes}", &nodes.to_string());
+        return text + &all_ended.replace("{nodes}", &nodes.to_string());
     }
     let counts: Vec<String> =
         job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
     let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { [HAS_PBSDSH, PBSDSH_EACH].concat() }
-        + ALL_ENDED;
+        + all_ended;
     text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
 }
 
@@ -194,6 +214,21 @@ for _ in {1..60}; do
 done
 if [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
   echo \"error: not all nodes ended well: $run/exit.NODE is a node's exit code; a node without one did not run $run/agent.sh to its end\" >&2
+  if [ \"$code\" -eq 0 ]; then code=1; fi
+fi
+";
+
+/// A launcher ends well only if the training has: so does the job, whatever became of the nodes that were lost.
+const ONE_ENDED: &str = "\
+# One node's good end is the job's, since its launcher has waited for the others. Its file may take a while to be seen.
+for _ in {1..60}; do
+  if [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -gt 0 ]; then break; fi
+  sleep 1
+done
+if find \"$run\" -name 'exit.*' -exec cat {} + | grep -qx 0; then
+  code=0
+else
+  echo \"error: no node ended well: $run/exit.NODE is a node's exit code; a node without one was lost, or did not run $run/agent.sh to its end\" >&2
   if [ \"$code\" -eq 0 ]; then code=1; fi
 fi
 ";
@@ -324,8 +359,8 @@ pub(super) fn copy(path: &str, to: &str) -> String {
 
 /// How launchers on several nodes find each other.
 pub(super) struct RendezvousWords<'a> {
-    /// A word of bash: the number of nodes.
-    pub(super) nodes: u32,
+    /// A word of bash: the number of nodes, or the least and the largest.
+    pub(super) nodes: String,
     /// A variable with the name of the first node.
     pub(super) head: &'a str,
     /// A variable with a port.
@@ -356,7 +391,9 @@ pub(super) fn launch(
         let image = quoted(&container.image.display().to_string());
         parts.push(format!("{} exec{nv}{binds} {image}", container.runtime.program()));
     }
-    parts.push(format!("{} --nproc-per-node={workers}{}", profile.launcher, flags(profile, meeting)));
+    let nodes = job.min_nodes.filter(|_| profile.rendezvous() == Rendezvous::Launcher);
+    let nodes = nodes.map_or(String::new(), |_| format!(" --nnodes={}", meeting.nodes));
+    parts.push(format!("{} --nproc-per-node={workers}{nodes}{}", profile.launcher, flags(profile, meeting)));
     parts.push(program);
     parts.join(BREAK)
 }
@@ -422,7 +459,7 @@ mod tests {
             );
             let profile = super::super::profile::parse("site.toml", &text).unwrap();
             let hosts = (scheduler == "pbs").then_some("\"$run/hosts\"");
-            let meeting = RendezvousWords { nodes: 2, head: "head", port: "port", id: "id", hosts };
+            let meeting = RendezvousWords { nodes: "2".into(), head: "head", port: "port", id: "id", hosts };
             binds(&profile, profile.container.as_ref().unwrap(), &meeting)
         };
         assert_eq!(binds_of("pbs", "\"/data:/d:ro\""), ["/data:/d:ro", "/s/job"]);

@@ -412,6 +412,11 @@ impl Launch<'_> {
         self.flag("nnodes")?.split(':').next()?.parse().ok()
     }
 
+    /// Returns true if `--nnodes` is a range: the launchers go on with fewer nodes.
+    pub(super) fn is_elastic(&self) -> bool {
+        self.flag("nnodes").and_then(|text| text.split_once(':')).is_some_and(|(least, most)| least != most)
+    }
+
     /// `--nproc-per-node`, as it stands.
     pub(super) fn workers(&self) -> Option<&str> {
         self.flag("nproc-per-node")

@@ -59,10 +59,18 @@ pub(super) const KINDS: &[(&str, &str)] = &[
         "slurm_mpirun",
         "--profile slurm-mpirun --nodes 2 --time 01:00:00 --signal 60 -- lab-06 --snapshots /scratch/training/run",
     ),
+    (
+        "slurm_elastic",
+        "--profile slurm-cpu --nodes 2-4 --time 01:00:00 --signal 60 -- lab-06 --virtual-ranks 8 --snapshots /shared/run",
+    ),
     ("slurm_build", "--profile slurm-apptainer --build --time 01:00:00 --name build -- cargo build --release"),
     (
         "pbs_signal_stage",
         "--profile pbs-arm --nodes 2 --time 03:00:00 --signal 120 --stage /project/training/data -- lab-06 --data {local}/data --snapshots /project/training/run",
+    ),
+    (
+        "pbs_elastic",
+        "--profile pbs-arm --nodes 2-4 --time 03:00:00 -- lab-06 --virtual-ranks 8 --snapshots /project/training/run",
     ),
     ("ssh_torchrun", "--profile ssh-torchrun --nodes 2 -- train.py"),
     ("pbs_unequal_nodes", "--profile pbs-arm --nodes 1x4,2x2 --time 03:00:00 -- lab-06"),
@@ -135,6 +143,9 @@ fn refusals_say_what_to_change() {
         "--profile slurm-cpu --time 00:01:00 --signal 60 -- lab-06",
         "--profile slurm-cpu --time 01:00:00 --stage /data -- lab-06",
         "--profile slurm-cpu --time 01:00:00 --nodes 2y3 -- lab-06",
+        "--profile slurm-cpu --time 01:00:00 --nodes 4-2 -- lab-06",
+        "--profile slurm-mpirun --time 01:00:00 --nodes 2-4 -- lab-06",
+        "--profile mpirun-workstations --nodes 2-4 -- lab-06",
         "--profile mpirun-workstations --nodes 1x2,1x1 -- lab-06",
         "--profile ssh-workstations --array 2 -- lab-06",
         "--profile pbs-arm --array 2 --time 01:00:00 --signal 60 -- lab-06",

@@ -142,6 +142,17 @@ fn ssh_starts_unequal_nodes_with_their_environment_and_arguments() {
 }
 
 #[test]
+fn a_range_of_nodes_begins_with_those_that_there_are_and_ends_well_without_one_that_is_lost() {
+    let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
+    // Like a node that has gone by the end: its script has left no exit code.
+    let dies = "if [ \"$GROUP_RANK\" = 1 ]; then kill -9 $(awk '{ print $4 }' /proc/$PPID/stat) $PPID; fi";
+    let worker = site.worker(&format!("{WHO}\n[ \"$WORLD_SIZE\" = 1 ] || {{ {dies}\nsleep 1000; }}"));
+    site.run("ssh", SITE, &format!("--nodes 1-3 --name job -- {worker} x")).code(0);
+    let said = site.said(2);
+    assert!(said[0].starts_with("0 of 1 on node 0") && said[1].starts_with("1 of 2 on node 1"), "{said:?}");
+}
+
+#[test]
 fn ssh_hands_flags_to_a_launcher_that_cannot_read_a_host_file() {
     let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
     let worker = site.worker(WHO);
