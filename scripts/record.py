@@ -158,6 +158,12 @@ RECORDINGS = {
     "inject-list": ("lockstep inject --list", "harness/prove/scenarios", 0),
     "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/prove/scenarios/torn-snapshot.toml", 0),
     "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/prove/src", 0),
+    "inject-elastic": (
+        "lockstep inject lost-for-good one-leaves one-comes-later eight-three-five-eight requeued-on-fewer-nodes",
+        "harness/prove/src/soak_elastic.rs",
+        0,
+    ),
+    "tour-elastic": ("lockstep tour --elastic", "harness/prove/src/tour_elastic.rs", 0),
     "verify": ("lockstep verify 06", "harness/prove/src/verify.rs", 0),
     # These need root, Slurm and nftables.
     "cluster": (
@@ -173,6 +179,7 @@ RECORDINGS = {
         4,
     ),
     "cluster-lost-node": (f"{LAB_9}/lost-node.sh lose", f"{LAB_9}/lost-node.sh", 0),
+    "cluster-go-on": (f"{LAB_9}/lost-node.sh go-on", f"{LAB_9}/lost-node.sh", 0),
     "cluster-cut-node": (f"{LAB_9}/lost-node.sh cut", f"{LAB_9}/lost-node.sh", 0),
     "doctor": (
         "lockstep cluster up --nodes 2 && lockstep cluster fault block n2 --port 29500 && "
