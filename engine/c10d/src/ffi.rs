@@ -300,6 +300,7 @@ unsafe extern "C" {
     pub(crate) fn lc_cuda_is_hooked() -> bool;
 
     pub(crate) fn lc_use_deterministic_algorithms(on: bool) -> Status;
+    pub(crate) fn lc_cpu_capability() -> *const c_char;
     pub(crate) fn lc_is_channels_last(tensor: TensorPtr) -> bool;
     pub(crate) fn lc_channels_last(tensor: TensorPtr, out: *mut *mut C_tensor) -> Status;
     pub(crate) fn lc_to_channels_last(tensor: *mut C_tensor) -> Status;

@@ -57,8 +57,9 @@ pub use desync_report::{Called, DesyncReport};
 pub use error::{Error, ErrorKind, Result, from_caller};
 pub use group::{Aborter, ProcessGroup, Traffic};
 pub use kernels::{
-    AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, fused_adam, fused_sgd, is_channels_last, peak_memory,
-    pin_memory, reset_peak_memory, to_channels_last, unscale, use_deterministic_algorithms, use_one_thread_here,
+    AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, cpu_capability, fused_adam, fused_sgd, is_channels_last,
+    peak_memory, pin_memory, reset_peak_memory, to_channels_last, unscale, use_deterministic_algorithms,
+    use_one_thread_here,
 };
 pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};

@@ -54,7 +54,8 @@ pub struct Meta {
     /// How many virtual ranks the training has, if it has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_ranks: Option<NonZeroUsize>,
-    /// The vector instructions of rank 0's processor, as libtorch uses them: others may round sums differently. Empty if unknown.
+    /// The vector instructions for which rank 0's libtorch chose its kernels, as [`c10d::cpu_capability`] names them: others may round sums
+    /// differently. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instructions: String,
     /// The learning rates that the optimizer was built with, by parameter group: what the run was asked for, whatever a schedule has

@@ -197,7 +197,7 @@ impl Snapshots {
         };
         let (world_size, threads) = (self.report.world_size().get(), tch::get_num_threads());
         let (nodes, backend) = (self.nodes.clone(), self.backend.clone());
-        let (virtual_ranks, instructions) = (self.options.virtual_ranks, fit::instructions());
+        let (virtual_ranks, instructions) = (self.options.virtual_ranks, c10d::cpu_capability());
         let here = ThisRun { run: self.run, world_size, threads, nodes, backend, virtual_ranks, instructions };
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;

@@ -14,7 +14,6 @@ use tch::nn::VarStore;
 
 use super::contents::{self, Contents, Memory};
 use super::error::SnapshotError;
-use super::fit;
 use super::folder;
 use super::lock::{self, Claim, TakenOver};
 use super::meta::{self, Attempt, Meta, Run};
@@ -284,7 +283,7 @@ impl Snapshots {
             nodes: self.nodes.clone(),
             backend: self.backend.clone(),
             virtual_ranks: self.options.virtual_ranks,
-            instructions: fit::instructions().to_owned(),
+            instructions: c10d::cpu_capability().to_owned(),
             built_with: self.built_with.clone(),
             optimizer: state.meta().clone(),
             jobs: self.jobs.iter().cloned().collect(),
