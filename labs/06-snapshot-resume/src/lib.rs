@@ -63,7 +63,7 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
     // ANCHOR: loop
     for epoch in start.epoch..args.epochs {
         let from = start.within(epoch);
-        report.epoch_at(from, loader.first(), batch_size, &loader);
+        report.epoch_at(from, &loader);
         for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
             optimizer.zero_grad();
             let (mut losses, mut taken) = (Vec::new(), 0);
@@ -77,8 +77,7 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
             }
             optimizer.step()?;
             let losses: Vec<f64> = losses.iter().map(|loss| loss.double_value(&[])).collect();
-            let of_all = taken / losses.len() * ranks.count().get();
-            report.step_of_all(epoch, step, ranks.mean(model.group(), &losses)?, taken, of_all);
+            report.virtual_step(ranks, epoch, step, ranks.mean(model.group(), &losses)?, taken);
             let next = loader.after(from, step);
             if !next.is_start() {
                 let due = args.save_every_steps.is_some_and(|every| next.step % every == 0);

@@ -91,8 +91,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     let (samples, data, batch_size) = (train_set.len(), train_set.fingerprint()?, args.batch_size.get());
-    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(train_set, Arc::clone(&sampler), batch_size)?.workers(args.workers);
+    let sampler = DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed);
+    let loader = DataLoader::new(train_set, sampler, batch_size)?.workers(args.workers);
     let loader = loader.channels_last(args.channels_last).pin_memory(device);
     let validation = EvalOptions { criterion, batch_size, workers: args.workers };
 
@@ -110,7 +110,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // ANCHOR: loop
     for epoch in start.epoch..args.epochs {
         let from = start.within(epoch);
-        report.epoch_at(from, &loader, batch_size, &sampler);
+        report.epoch_at(from, &loader);
         let mut trained = Evaluation::default();
         for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
             let batch = batch?.to(device);

@@ -288,6 +288,28 @@ fn the_python_script_has_the_same_losses_in_each_scheme() {
 }
 
 #[test]
+fn virtual_ranks_have_the_same_losses_on_any_number_of_ranks_and_are_refused_where_the_real_ranks_divide_the_model() {
+    for scheme in ["ddp", "zero"] {
+        let args = ["--scheme", scheme, "--virtual-ranks", "4"];
+        let [one, two, three] = [1, 2, 3].map(|world| Ended::of(world, &args).0);
+        let losses = |printed: &str| -> Vec<String> {
+            printed.lines().filter(|line| line.starts_with("step ")).map(str::to_owned).collect()
+        };
+        assert_eq!(losses(&one).len(), STEPS);
+        assert!(losses(&two) == losses(&one) && losses(&three) == losses(&one), "{one}{two}{three}");
+    }
+    for scheme in ["sharded", "tensor", "pipeline", "context", "expert", "threads"] {
+        let ended = Job::new(lab()).attempt(1, &["--scheme", scheme, "--virtual-ranks", "4"]);
+        let said = ended.stderr();
+        assert!(
+            !ended.succeeded() && said.contains("--virtual-ranks is for the schemes ddp and zero"),
+            "{scheme}: {said}"
+        );
+        assert!(said.contains("leave out one of the two"), "{said}");
+    }
+}
+
+#[test]
 fn refuses_sizes_that_cannot_be_divided() {
     for (args, says) in [
         (&["--batch-size", "13"][..], "cannot be divided into 2 equal parts"),
