@@ -144,6 +144,7 @@ RECORDINGS = {
     "lab-12-ddp": (TWO_RANKS + " lab-12-parallelism --scheme ddp --steps 4", LAB_12, 2),
     "lab-12-tensor": (TWO_RANKS + " lab-12-parallelism --scheme tensor --steps 4", LAB_12, 2),
     "lab-12-sharded": (TWO_RANKS + " lab-12-parallelism --scheme sharded --steps 4", LAB_12, 2),
+    "bench-elastic": ("lockstep bench elastic", "harness/bench/src/elastic.rs", 0),
     "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/bench/src/layouts.rs", 0),
     "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
     "lab-12-context": (TWO_RANKS + " lab-12-parallelism --scheme context --steps 4", LAB_12, 2),

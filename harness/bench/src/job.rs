@@ -13,6 +13,7 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -104,6 +105,11 @@ impl<'a> BenchJob<'a> {
         })
     }
 
+    /// A folder for the ranks' snapshots, which is removed with the job.
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.folder.path().join("snapshots")
+    }
+
     /// Lets its agents write events: see [`Self::next_round`].
     pub(crate) fn with_events(mut self) -> Self {
         self.events = true;
@@ -126,6 +132,8 @@ impl<'a> BenchJob<'a> {
             // Ranks of one machine need not find each other by its name, and torchrun leaves its folder of logs behind.
             command.env("GLOO_SOCKET_IFNAME", "lo").env("TMPDIR", self.folder.path());
         }
+        // The caller's folder of events is not for the ranks of a bench.
+        command.env_remove(events::FOLDER);
         if self.events {
             command.env(events::FOLDER, self.events_folder());
         }

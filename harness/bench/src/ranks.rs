@@ -151,6 +151,16 @@ impl Program {
         Self::over(Backend::Auto)
     }
 
+    /// Ours, with ranks on this many simulated hosts in turn.
+    ///
+    /// # Errors
+    /// As [`own`](Self::own).
+    pub(super) fn on_hosts(backend: Backend, hosts: usize) -> anyhow::Result<Self> {
+        let mut program = Self::over(backend)?;
+        program.words.extend(["--hosts".into(), hosts.to_string().into()]);
+        Ok(program)
+    }
+
     fn over(backend: Backend) -> anyhow::Result<Self> {
         let [backend, name] = backend.names();
         let words = [program_beside(PROGRAM)?.into(), "--backend".into(), backend.into()];
