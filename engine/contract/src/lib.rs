@@ -9,6 +9,7 @@
 //! - [`events`]: what each rank and each agent did.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`exit`]: the exit codes of a launcher and of a training program.
+//! - [`recording`]: what each rank called in its groups, and when.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
 //! - [`rules`]: lists of things that can be wrong, for a failed job, its nodes and its scripts.
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say about a job.
@@ -27,6 +28,7 @@ pub mod exercise;
 pub mod fault;
 pub mod foreign;
 pub mod panic_place;
+pub mod recording;
 pub mod rules;
 pub mod scheduler;
 
@@ -51,7 +53,7 @@ pub const BACKENDS: [&str; 3] = ["auto", "gloo", "shm"];
 pub const TEST_SEED: &str = "LOCKSTEP_TEST_SEED";
 
 /// Variables that a launcher, or the developer's own shell, may have set.
-pub const CLEARED_VARIABLES: [&str; 23] = [
+pub const CLEARED_VARIABLES: [&str; 24] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -72,6 +74,7 @@ pub const CLEARED_VARIABLES: [&str; 23] = [
     "TORCH_DISTRIBUTED_DEBUG",
     "RUST_BACKTRACE",
     "LOCKSTEP_EVENTS",
+    "LOCKSTEP_RECORD",
     SNAPSHOT_ON,
     LAUNCHER,
     FAULTS,

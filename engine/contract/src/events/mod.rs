@@ -32,6 +32,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sink::Appender;
+pub(crate) use sink::{State, append_to};
 
 use crate::foreign;
 

@@ -32,8 +32,9 @@ pub(crate) struct Appender {
     state: Mutex<State>,
 }
 
+/// A file that is open for appending.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     file: File,
     /// The last write may have left part of a line.
     torn: bool,
@@ -125,18 +126,19 @@ struct Line<'a> {
 }
 
 impl State {
-    fn write(&mut self, line: &impl Serialize) -> io::Result<()> {
+    /// Appends a line by a single write; returns its length.
+    pub(crate) fn write(&mut self, line: &impl Serialize) -> io::Result<u64> {
         let mut bytes = if self.torn { b"\n".to_vec() } else { Vec::new() };
         serde_json::to_writer(&mut bytes, line)?;
         bytes.push(b'\n');
         self.torn = true;
         self.file.write_all(&bytes)?;
         self.torn = false;
-        Ok(())
+        Ok(bytes.len() as u64)
     }
 }
 
-fn append_to(path: &Path) -> io::Result<State> {
+pub(crate) fn append_to(path: &Path) -> io::Result<State> {
     let mut file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
     let mut last = [b'\n'];
     if file.metadata()?.len() > 0 {
