@@ -175,6 +175,9 @@ pub(crate) struct AutocastState {
     cuda: bool,
 }
 
+/// `c10::DeviceType` of host memory.
+pub(crate) const CPU: i32 = 0;
+
 /// `TensorFacts` of `shim/kernels.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]

@@ -41,6 +41,7 @@ mod options;
 mod p2p;
 pub mod process;
 mod rank;
+mod recording;
 mod reducer;
 mod store;
 pub mod stragglers;

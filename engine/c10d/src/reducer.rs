@@ -175,15 +175,15 @@ impl Reducer {
     /// pass and are equal on all ranks when it returns; otherwise they only accumulate locally.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         let begun = Instant::now();
+        let mut call = Call::pass(self.group.inner(), "backward with gradient all-reduce".into()).on(self.backend);
         // SAFETY: the handle is alive as long as self, and the tensor is borrowed for the call.
-        let done = self.collective("backward with gradient all-reduce", || unsafe {
-            ffi::lc_reducer_backward(self.handle.as_ptr(), loss.as_ptr())
-        });
+        let status = unsafe { ffi::lc_reducer_backward(self.handle.as_ptr(), loss.as_ptr()) };
         // After the start of the last bucket's all-reduce, the pass only waits.
         if let Some(waited) = self.group.since_last_call().filter(|since| *since < begun.elapsed()) {
             stragglers::count_wait(waited);
+            call.waited(waited);
         }
-        done
+        call.end(status.check())
     }
 
     /// Chooses how buckets are communicated. Call it once, before the first backward pass.
@@ -243,7 +243,7 @@ impl Reducer {
     }
 
     fn collective(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
-        let record = Call::collective(self.group.inner(), operation.into()).on(self.backend);
+        let record = Call::inside(self.group.inner(), operation.into()).on(self.backend);
         record.end(call().check())
     }
 
@@ -350,7 +350,7 @@ pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
     }
     check_dense(OPERATION, params).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(params);
-    let record = Call::collective(group.inner(), OPERATION.into()).on(backend_for(group, params));
+    let record = Call::inside(group.inner(), OPERATION.into()).on(backend_for(group, params));
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     record.end(unsafe { ffi::lc_verify_params(group.as_ptr(), list.as_ptr(), list.len()) }.check())
 }
@@ -361,7 +361,7 @@ pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_byte
     group.check_member(&operation, root)?;
     check_dense(&operation, tensors).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(tensors);
-    let record = Call::collective(group.inner(), operation).on(backend_for(group, tensors));
+    let record = Call::inside(group.inner(), operation).on(backend_for(group, tensors));
     let _waiting = stragglers::waiting();
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {

@@ -28,7 +28,7 @@ use crate::warn;
 /// The variable that names the folder in which ranks record.
 pub const FOLDER: &str = "LOCKSTEP_RECORD";
 
-/// The bytes that one rank's lines take at most, over all its restarts: 20,000 to 40,000 calls.
+/// The bytes that one rank's lines take at most, over all its restarts: some 25,000 calls.
 pub const LIMIT: u64 = 8 << 20;
 
 /// How many elements of a tensor are recorded at most.
@@ -348,6 +348,9 @@ impl Bounded {
 
 /// The number of lines, and the first one.
 fn count(path: &Path) -> io::Result<(u64, Option<Line>)> {
+    if !fs::metadata(path)?.is_file() {
+        return Ok((0, None));
+    }
     let (mut reader, mut first, mut lines) = (BufReader::new(File::open(path)?), Vec::new(), 0);
     let mut line = Vec::new();
     while reader.read_until(b'\n', &mut line)? > 0 {

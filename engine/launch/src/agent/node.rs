@@ -16,6 +16,7 @@ use super::ending::listen;
 use super::judge::Facts;
 use super::meet::{self, GlooInterface, RendezvousWait, hostname};
 use super::membership::{Limits, Membership};
+use super::recording::Recording;
 use super::run::{Agent, Finished};
 use super::signals::SignalStream;
 use super::state_machine::Outcome;
@@ -133,20 +134,16 @@ async fn on_console(
     })?;
     let ready = listen(workers.as_fd().try_clone_to_owned()?).context("cannot watch over workers")?;
     workers.limit_open_files(before);
-    let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
-        Ok(logs) => logs,
-        Err(error) => {
-            workers.close();
-            return Err(error.into());
-        }
-    };
+    let prepared = LogDir::create(&config.logs, &config.rendezvous.run_id).map_err(anyhow::Error::from);
+    let prepared = prepared.and_then(|logs| Ok((logs, Recording::start(config, &hostname)?)));
+    let (logs, recording) = prepared.inspect_err(|_| workers.close())?;
     if let Some(folder) = logs.temporary() {
         workers.register_cleanup(folder);
     }
     let folder = events_folder();
-    let events = events(&hostname, folder.as_deref(), |warning| {
-        console.line(Stream::Stderr, foreign::escaped(warning).as_bytes())
-    });
+    let warn = |warning: &str| console.line(Stream::Stderr, foreign::escaped(warning).as_bytes());
+    let events = events(&hostname, folder.as_deref(), warn);
+    let recorded = recording.as_ref().map(|recording| self::events(&hostname, Some(recording.folder()), warn));
     let batch = Allocation::batch_job();
     let job = meet::job(config, batch.as_ref());
     let (node, link) = (met.node(config, &hostname), met.link(&job, &options));
@@ -159,8 +156,9 @@ async fn on_console(
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
         config,
+        events: events.and(recorded.unwrap_or_default()),
+        recording,
         console,
-        events,
         hostname,
         has_status: status.is_some(),
         status_events: status.as_ref().and_then(|status| status.folder()).map(Path::to_owned),
@@ -190,7 +188,10 @@ async fn end(finished: Finished<'_>) -> Ended {
     let succeeded = ended != Ended::Failed;
     report(&context, facts, &outcome, context.logs.path().filter(|_| context.logs.stays(succeeded)));
     context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
-    let Context { console, logs, config, .. } = context;
+    let Context { console, logs, config, recording, .. } = context;
+    if let Some(recording) = recording {
+        console.say(&recording.finish());
+    }
     if let Some(status) = status {
         status.finish();
     }

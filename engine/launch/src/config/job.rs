@@ -5,7 +5,7 @@
 //! that are passed on to the workers (`--forward-signals`).
 //!
 //! [`worker_env`]: the environment variables of a worker, torchrun's in addition to the agent's own
-//! (`LocalElasticAgent._start_workers` of torch/distributed/elastic/agent/server/local_elastic_agent.py). Not here: `LOCKSTEP_EVENTS` and
+//! (`LocalElasticAgent._start_workers` of torch/distributed/elastic/agent/server/local_elastic_agent.py). Not here: `LOCKSTEP_EVENTS`, `LOCKSTEP_RECORD` and
 //! `GLOO_SOCKET_IFNAME` (`agent/workers.rs`), and `LOCKSTEP_AGENT` (`lockstep_process`'s `workers.rs`).
 
 use std::ffi::{OsStr, OsString};
@@ -17,6 +17,8 @@ use std::time::Duration;
 
 use lockstep_contract::snapshot_request::{LAUNCHER, SAVE, SAVE_AND_END, SNAPSHOT_ON};
 use lockstep_contract::{BACKEND, BACKENDS, foreign};
+use lockstep_paths::check_file;
+use lockstep_process::proc::is_python;
 use lockstep_process::{known_signal_name, signal_number};
 
 use super::flags::{ConfigError, Flags, Given, Source, choice, seconds, seconds_if_given, whole};
@@ -66,6 +68,8 @@ pub struct Config {
     pub stacks: bool,
     /// Live status on a terminal.
     pub status: StatusWhen,
+    /// The file in which the run is recorded.
+    pub record: Option<PathBuf>,
 }
 
 /// torch's variable for the seconds that a worker may sleep in the kernel.
@@ -120,10 +124,12 @@ impl Config {
                 &[("auto", StatusWhen::Auto), ("never", StatusWhen::Never)],
                 "auto or never",
             )?,
+            record: record(flags)?,
         };
         check_devices(&config, host)?;
         notices.extend(without_meaning(flags));
         notices.extend(by_python(flags, &config));
+        notices.extend(recorded_by_launcher(&config));
         notices.extend(unused_ranks(flags, &config));
         notices.extend(unused_template(flags, &config.logs));
         Ok((config, notices))
@@ -231,6 +237,28 @@ fn by_python(flags: &Flags, config: &Config) -> Option<String> {
         format!(
             "{path} has no first line such as `#!/bin/sh`, so Python runs it; add the line if it is not a Python script"
         )
+    })
+}
+
+/// `--record`: a file that is not there, or that may be replaced.
+fn record(flags: &Flags) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(file) = &flags.record else { return Ok(None) };
+    let refuse = |why: String| Err(ConfigError::Clash(format!("--record={}: {why}", foreign::path(file))));
+    match check_file(file) {
+        Err(why) => refuse(why.with_advice()),
+        // A device, such as /dev/null, would be replaced.
+        Ok(()) if file.exists() && !file.is_file() => refuse("it is not a file; name one".to_owned()),
+        Ok(()) => Ok(Some(file.clone())),
+    }
+}
+
+/// A notice for a Python program, whose calls are not recorded.
+fn recorded_by_launcher(config: &Config) -> Option<String> {
+    let asked = config.record.is_some() && is_python(&config.program.file.to_string_lossy());
+    asked.then(|| {
+        "--record has starts, ends and restarts of a Python program, and says where PyTorch's flight recorder writes \
+         (TORCH_FR_DUMP_TEMP_FILE); calls are recorded of programs that use this project's runtime"
+            .to_owned()
     })
 }
 

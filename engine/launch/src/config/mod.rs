@@ -103,6 +103,7 @@ pub(crate) mod testing {
             save_before_limit: pick("save-before-limit", ""),
             exit_barrier_timeout: pick("exit-barrier-timeout", "300"),
             keep_logs: on("keep-logs"),
+            record: value("record").map(Into::into),
             stacks: pick("stacks", "auto"),
             status: pick("status", "auto"),
             prefix: pick("prefix", "auto"),
