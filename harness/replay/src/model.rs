@@ -20,7 +20,7 @@ pub struct Replay {
     pub end: u64,
     /// In order of `number`.
     pub attempts: Vec<Attempt>,
-    /// In order of `name`; members are ranks of the whole job, in group order.
+    /// In order of attempt and name; members are ranks of the whole job, in group order.
     pub groups: Vec<Group>,
     /// One for each rank that is known, in order, also for a rank of which nothing is recorded (`recorded` is false).
     pub lanes: Vec<Lane>,
@@ -61,9 +61,10 @@ pub struct Attempt {
     pub ended: Option<String>,
 }
 
-/// A process group.
+/// A process group of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
+    pub attempt: u32,
     /// `0` is the default group.
     pub name: String,
     pub members: Vec<usize>,
