@@ -386,12 +386,18 @@ impl<'a> Calls<'a> {
             self.spans.get(&wait.span).is_some_and(|call| call.span.error.as_deref() == Some("Timeout"))
         };
         let lasted = blocked.values().any(|wait| at - wait.from >= STILL) || blocked.values().any(timed_out);
-        let is_gone = |rank: &usize| self.process(*rank).and_then(|process| process.to).is_some_and(|to| to <= at);
-        let failed = blocked.values().any(|wait| self.spans.get(&wait.span).is_some_and(OnRank::failed));
-        // A run that was stopped in the middle has open waits, too.
-        if !lasted && !(failed && roots.iter().any(is_gone)) {
-            return None;
-        }
+        // The first one that ended, and not because of a failed call of its own. The launcher ends others later, but may notice the end after
+        // the calls of others have failed.
+        let failed = |rank: usize| self.spans.values().any(|on| on.rank == rank && on.failed());
+        let ended = |rank: &usize| Some((self.process(*rank)?.to?, *rank));
+        let gone = roots.iter().filter(|rank| !failed(**rank)).filter_map(ended).min();
+        let gone = gone.filter(|_| blocked.keys().any(|rank| failed(*rank)));
+        let (roots, at) = match &gone {
+            Some((to, rank)) => (std::slice::from_ref(rank), at.max(*to)),
+            // A run that was stopped in the middle has open waits, too.
+            None if !lasted => return None,
+            None => (roots, at),
+        };
         let last_act = |rank: &usize| {
             let own = self.spans.values().filter(|on| on.rank == *rank && on.span.from <= at);
             let acts = own.flat_map(|on| [Some(on.span.from), on.span.to]).flatten().filter(|t| *t <= at);
@@ -424,4 +430,172 @@ fn circle(waits: &BTreeMap<usize, Vec<usize>>) -> Option<Vec<usize>> {
     let first = reached.iter().find(|(rank, to)| to.contains(rank))?;
     let back = |rank: &&usize| reached.get(rank).is_some_and(|to| to.contains(first.0));
     Some(first.1.iter().filter(back).copied().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_contract::recording::{Form, Kind};
+
+    use super::*;
+    use crate::testing::{Recording, ms};
+
+    /// Rank, start and end in milliseconds, and for whom until when.
+    type Shown = (usize, u64, Option<u64>, Vec<(usize, Option<u64>)>);
+
+    fn waits(replay: &Replay) -> Vec<Shown> {
+        let shown = |wait: &Wait| {
+            let on = wait.on.iter().map(|on| (on.rank, on.until.map(ms))).collect();
+            (wait.rank, ms(wait.from), wait.to.map(ms), on)
+        };
+        replay.waits.iter().map(shown).collect()
+    }
+
+    #[test]
+    fn a_rank_in_a_collective_waits_for_the_members_that_have_not_called_it() {
+        let mut run = Recording::new(3);
+        for (rank, from) in [(0, 10), (1, 12), (2, 15)] {
+            run.collective(rank, from, "all_reduce", "0", 1).leave(rank, 16, None);
+        }
+        let replay = run.read();
+        assert_eq!(waits(&replay), [(0, 10, Some(15), vec![(1, Some(12)), (2, Some(15))]), (1, 12, Some(15), vec![(2, Some(15))])]);
+        assert_eq!(replay.lanes.iter().map(|lane| ms(lane.waited_for)).collect::<Vec<_>>(), [0, 2, 8]);
+        let calls: Vec<&Span> = replay.lanes.iter().flat_map(|lane| &lane.spans).filter(|span| span.name == "all_reduce").collect();
+        assert_eq!(calls[0].matched, [calls[1].id, calls[2].id]);
+        assert!(replay.standstills.is_empty() && replay.mismatches.is_empty());
+    }
+
+    #[test]
+    fn an_asynchronous_call_holds_nobody_up_before_the_rank_waits_for_it() {
+        let mut run = Recording::new(2);
+        run.enter(0, 10, Form::Async, Kind::Collective, "all_reduce", "0", Some(1), None).wait(0, 14).leave(0, 20, None);
+        run.enter(1, 18, Form::Async, Kind::Collective, "all_reduce", "0", Some(1), None).leave(1, 20, None);
+        assert_eq!(waits(&run.read()), [(0, 14, Some(18), vec![(1, Some(18))])]);
+    }
+
+    #[test]
+    fn a_receiver_waits_for_its_sender_and_a_sender_that_does_not_return_for_its_receiver() {
+        let mut run = Recording::new(2);
+        run.message(0, 10, Kind::Receive, 1, Some(1)).wait(0, 10).leave(0, 16, None);
+        run.message(1, 15, Kind::Send, 0, Some(1)).wait(1, 15).leave(1, 16, None);
+        // This one returns at once, as with shared memory.
+        run.message(1, 17, Kind::Send, 0, Some(2)).wait(1, 17).leave(1, 18, None);
+        run.message(0, 19, Kind::Receive, 1, Some(2)).wait(0, 19).leave(0, 20, None);
+        // As with Gloo.
+        run.message(0, 21, Kind::Send, 1, Some(1)).wait(0, 21).leave(0, 26, None);
+        run.message(1, 25, Kind::Receive, 0, Some(1)).wait(1, 25).leave(1, 26, None);
+        let replay = run.read();
+        assert_eq!(waits(&replay), [(0, 10, Some(15), vec![(1, Some(15))]), (0, 21, Some(25), vec![(1, Some(25))])]);
+        let matched = |rank: usize, place: usize| {
+            let messages = replay.lanes[rank].spans.iter().filter(|span| span.kind != SpanKind::Join);
+            let span = messages.into_iter().nth(place).unwrap();
+            (span.id, span.matched.clone())
+        };
+        assert_eq!(matched(0, 0).1, [matched(1, 0).0]);
+        assert_eq!(matched(0, 1).1, [matched(1, 1).0]);
+    }
+
+    #[test]
+    fn ranks_in_the_collectives_of_two_groups_wait_for_each_other() {
+        let mut run = Recording::new(2);
+        for group in ["1", "2"] {
+            (0..2).for_each(|rank| run.join(rank, 5, group, &[0, 1]));
+        }
+        run.collective(0, 10, "barrier", "1", 1).collective(1, 12, "barrier", "2", 1);
+        let replay = run.ends(0, 5000, -15).ends(1, 5000, -15).read();
+        assert_eq!(waits(&replay), [(0, 10, None, vec![(1, None)]), (1, 12, None, vec![(0, None)])]);
+        let why = replay.waits[0].why.as_deref().unwrap();
+        let expected = "rank 1 has not called barrier (call 1 of group 1): it is in barrier (call 1 of group 2)";
+        assert_eq!(why, expected);
+        let [standstill] = &replay.standstills[..] else { panic!("{:?}", replay.standstills) };
+        assert_eq!((&standstill.ranks[..], standstill.circle, ms(standstill.at)), (&[0, 1][..], true, 12));
+        assert!(standstill.text.starts_with("ranks 0 and 1 wait for each other: rank 1 has not called barrier"));
+    }
+
+    #[test]
+    fn a_killed_rank_stood_still_first_also_if_its_end_was_noticed_after_the_failures() {
+        let mut run = Recording::new(3);
+        for rank in 0..3 {
+            run.collective(rank, 10, "all_reduce", "0", 1).leave(rank, 11, None);
+        }
+        for rank in [0, 1] {
+            run.collective(rank, 20, "all_reduce", "0", 2).leave(rank, 30, Some("PeerGone"));
+        }
+        let replay = run.ends(2, 31, -9).ends(0, 40, 1).ends(1, 40, -15).read();
+        let [standstill] = &replay.standstills[..] else { panic!("{:?}", replay.standstills) };
+        assert_eq!((&standstill.ranks[..], standstill.circle), (&[2][..], false));
+        assert!(standstill.text.contains("ranks 0 and 1 wait for rank 2; rank 2: its process has ended (killed by SIGKILL)"), "{}", standstill.text);
+        assert_eq!(replay.attempts[0].ended.as_deref(), Some("rank 2 was killed by SIGKILL"));
+    }
+
+    #[test]
+    fn a_rank_that_computes_for_ever_stood_still_first_once_a_wait_has_timed_out() {
+        let mut run = Recording::new(2);
+        run.collective(1, 10, "barrier", "0", 1).leave(1, 10, None);
+        run.collective(0, 8, "barrier", "0", 1).leave(0, 10, None);
+        run.collective(0, 20, "barrier", "0", 2).leave(0, 40, Some("Timeout"));
+        let replay = run.ends(0, 45, 1).ends(1, 46, -15).read();
+        let [standstill] = &replay.standstills[..] else { panic!("{:?}", replay.standstills) };
+        assert_eq!((&standstill.ranks[..], ms(standstill.at)), (&[1][..], 10));
+        assert!(replay.waits[1].why.as_deref().unwrap().ends_with("it is in no call, after barrier (call 1 of group 0)"));
+    }
+
+    #[test]
+    fn a_run_that_was_stopped_in_the_middle_did_not_stand_still() {
+        let mut run = Recording::new(2);
+        run.collective(0, 10, "barrier", "0", 1);
+        let replay = run.ends(0, 20, -2).ends(1, 20, -2).read();
+        assert_eq!(waits(&replay).len(), 1);
+        assert!(replay.standstills.is_empty());
+    }
+
+    #[test]
+    fn names_calls_that_differ_and_who_waits_because_of_them() {
+        let mut run = Recording::new(3);
+        run.collective(0, 10, "all_reduce", "0", 1).collective(1, 12, "barrier", "0", 1).collective(2, 11, "all_reduce", "0", 1);
+        let replay = run.ends(0, 3000, -15).ends(1, 3000, -15).ends(2, 3000, -15).read();
+        let [mismatch] = &replay.mismatches[..] else { panic!("{:?}", replay.mismatches) };
+        assert_eq!(mismatch.text, "call 1 of group 0: ranks 0 and 2 called all_reduce, rank 1 called barrier");
+        assert_eq!(ms(mismatch.at), 12);
+        assert_eq!(waits(&replay)[0], (0, 10, None, vec![(1, None), (2, Some(11))]));
+        assert!(replay.standstills[0].circle);
+    }
+
+    #[test]
+    fn claims_nothing_of_a_rank_whose_lines_may_be_missing() {
+        let hang = || {
+            let mut run = Recording::new(3);
+            (0..3).for_each(|rank| drop(run.collective(rank, 10, "barrier", "0", 1).leave(rank, 11, None)));
+            run.collective(0, 20, "barrier", "0", 2);
+            run.collective(1, 20, "barrier", "0", 2);
+            run
+        };
+        let ended = |mut run: Recording| run.ends(0, 5000, -15).ends(1, 5000, -15).ends(2, 5000, -15).read();
+        let known = ended(hang());
+        assert_eq!(known.standstills[0].ranks, [2]);
+        // A torn line may have been the call.
+        let mut torn = hang();
+        torn.raw(2, "{\"t\":17643");
+        // No line of the rank is there.
+        let mut lost = hang();
+        lost.forget(2);
+        for replay in [ended(torn), ended(lost)] {
+            assert!(replay.waits.iter().all(|wait| wait.to.is_some()), "{:?}", replay.waits);
+            assert!(replay.standstills.is_empty(), "{:?}", replay.standstills);
+            assert!(!replay.missing.is_empty());
+        }
+        // Older lines were dropped, but a later call of the group is there, so the next one was not made.
+        let mut dropped = hang();
+        dropped.drop_lines(2, 7);
+        assert_eq!(ended(dropped).standstills[0].ranks, [2]);
+    }
+
+    #[test]
+    fn a_receive_from_any_rank_waits_for_any() {
+        let mut run = Recording::new(3);
+        run.enter(0, 10, Form::Async, Kind::Receive, "recv_any", "0", None, None).wait(0, 10);
+        let replay = run.ends(0, 5000, -15).ends(1, 5000, 0).ends(2, 5000, 0).read();
+        assert!(replay.waits[0].any);
+        assert_eq!(replay.waits[0].on.len(), 2);
+        assert_eq!(replay.waits[0].why.as_deref(), Some("no rank has sent a message for recv_any"));
+    }
 }

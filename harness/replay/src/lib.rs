@@ -7,6 +7,8 @@
 pub mod analysis;
 pub mod model;
 pub mod read;
+#[cfg(test)]
+mod testing;
 
 pub use analysis::analyse;
 pub use model::Replay;

@@ -803,3 +803,174 @@ fn span(attempt: u32, kind: SpanKind, name: String, from: u64) -> Span {
         matched: Vec::new(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::model::{Awaited, Wait};
+    use crate::testing::{Recording, ms};
+
+    /// Two steps after which rank 2 is killed; then the start again, messages round the ranks, and a hang in two groups.
+    fn job() -> Recording {
+        let mut run = Recording::new(3);
+        for rank in 0..3 {
+            run.event(rank, 2, Event::Epoch { epoch: 0, steps: 4, batch_size: 8 });
+            for step in 0..2 {
+                let t = 10 + 10 * step + rank as u64;
+                run.collective(rank, t, "all_reduce", "0", 1 + step).leave(rank, 14 + 10 * step, None);
+                run.event(rank, 15 + 10 * step, Event::Step { epoch: 0, step, loss: 0.5, samples: 8, lr: None });
+            }
+        }
+        run.event(0, 28, Event::Snapshot { epoch: 0, step: 2, path: "s".into(), bytes: 9, seconds: 0.002 });
+        run.event(2, 29, Event::Fault { message: "injected: SIGKILL".into() });
+        run.collective(0, 30, "all_reduce", "0", 3).leave(0, 40, Some("PeerGone"));
+        run.collective(1, 31, "all_reduce", "0", 3).leave(1, 40, Some("PeerGone"));
+        run.ends(2, 35, -9).ends(0, 45, 1).ends(1, 46, -15).restart(50, "rank 2 was killed");
+        for rank in 0..3 {
+            run.event(rank, 60, Event::Resume { epoch: 0, step: 2, path: "s".into() });
+            for group in ["1", "2"] {
+                run.join(rank, 61, group, &[0, 1, 2]);
+            }
+            let (next, last) = ((rank + 1) % 3, (rank + 2) % 3);
+            run.message(rank, 70 + rank as u64, Kind::Send, next, Some(1)).wait(rank, 73).leave(rank, 80, None);
+            run.message(rank, 81, Kind::Receive, last, Some(1)).wait(rank, 81).leave(rank, 82, None);
+            run.collective(rank, 90 + rank as u64, "barrier", if rank == 1 { "2" } else { "1" }, 1);
+        }
+        run.ends(0, 4000, -15).ends(1, 4000, -15).ends(2, 4000, -15);
+        run
+    }
+
+    fn times(spans: &[Span], kind: SpanKind, attempt: u32) -> Vec<(u64, Option<u64>)> {
+        let of_kind = spans.iter().filter(|span| span.kind == kind && span.attempt == attempt);
+        of_kind.map(|span| (ms(span.from), span.to.map(ms))).collect()
+    }
+
+    #[test]
+    fn makes_lanes_of_lines() {
+        let replay = job().read();
+        let lane = &replay.lanes[0];
+        assert_eq!((lane.node.as_deref(), lane.recorded), (Some("node1"), true));
+        // The third step has not ended.
+        assert_eq!(times(&lane.spans, SpanKind::Step, 0), [(2, Some(15)), (15, Some(25)), (25, None)]);
+        assert_eq!(times(&lane.spans, SpanKind::Snapshot, 0), [(26, Some(28))]);
+        assert_eq!(times(&lane.spans, SpanKind::Collective, 0), [(10, Some(14)), (20, Some(24)), (30, Some(40))]);
+        assert_eq!(times(&lane.spans, SpanKind::Collective, 1), [(90, None)]);
+        let ends: Vec<_> = lane.processes.iter().map(|own| (own.attempt, own.ended.clone().unwrap())).collect();
+        assert_eq!(ends, [(0, "exit code 1".to_owned()), (1, "killed by SIGTERM".to_owned())]);
+        let ended: Vec<_> = replay.attempts.iter().map(|attempt| attempt.ended.as_deref().unwrap()).collect();
+        assert_eq!(ended, ["rank 2 was killed by SIGKILL", "the launcher stopped the ranks"]);
+        let marks: Vec<MarkKind> = replay.lanes[2].marks.iter().map(|mark| mark.kind).collect();
+        use MarkKind::{Death, Fault, Restart, Resume, Start};
+        assert_eq!(marks, [Start, Fault, Death, Start, Resume, Death]);
+        assert_eq!(replay.marks.iter().map(|mark| mark.kind).collect::<Vec<_>>(), [Restart]);
+        assert_eq!(replay.standstills.iter().map(|still| still.ranks.clone()).collect::<Vec<_>>(), [vec![2], vec![0, 1]]);
+        assert!(replay.missing.is_empty(), "{:?}", replay.missing);
+        let call = lane.spans.iter().find_map(|span| span.call.as_ref().filter(|call| call.bytes.is_some())).unwrap();
+        assert_eq!((call.number, call.bytes, call.before.len()), (Some(1), Some(8), 1));
+    }
+
+    #[test]
+    fn a_file_says_the_same_as_its_parts() {
+        let dir = tempfile::tempdir().unwrap();
+        let (run, file) = (job(), dir.path().join("run"));
+        fs::write(&file, run.file()).unwrap();
+        assert_eq!(read(&file).unwrap(), run.read());
+    }
+
+    #[test]
+    fn reads_the_files_of_all_nodes_and_leaves_out_those_of_an_earlier_run() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run");
+        let mut early = Recording::new(1);
+        fs::write(dir.path().join("run.old"), early.ends(0, 1, 0).file()).unwrap();
+        let run = |node: &str, ranks: &[usize]| {
+            let folder = dir.path().join(format!("run.{node}.parts"));
+            fs::create_dir(&folder).unwrap();
+            for rank in ranks {
+                let t = 1_764_000_900.0 + *rank as f64;
+                let opened = Recorded::Opened { pid: 7, restart: 0, host: node.into() };
+                let line = serde_json::to_string(&Line { t, rank: *rank, what: opened }).unwrap();
+                fs::write(folder.join(format!("rank-{rank}.jsonl")), line + "\n").unwrap();
+            }
+        };
+        run("a", &[0, 1]);
+        run("b", &[2]);
+        let replay = read(&path).unwrap();
+        let nodes: Vec<_> = replay.lanes.iter().map(|lane| (lane.rank, lane.node.as_deref().unwrap())).collect();
+        assert_eq!(nodes, [(0, "a"), (1, "a"), (2, "b")]);
+        assert!(replay.missing.iter().any(|text| text.contains("run.old is of an earlier run")), "{:?}", replay.missing);
+        assert!(replay.missing.iter().any(|text| text.starts_with("times are those of a, b")), "{:?}", replay.missing);
+    }
+
+    #[test]
+    fn says_what_is_not_a_recording() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = |path: &Path| read(path).unwrap_err().to_string();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        assert!(said(&dir.path().join("none")).contains("start the run with `lockstep run --record"));
+        assert!(said(&file("text", "hello\n")).contains("its first line does not list the parts of one"));
+        assert!(said(&file("newer", "{\"recording\":99,\"program\":\"\",\"parts\":[]}\n")).contains("version 99 is newer"));
+        assert!(said(&file("empty", "{\"recording\":1,\"program\":\"\",\"parts\":[]}\n")).contains("no line of a rank"));
+        assert!(said(Path::new("/dev/null")).contains("neither a file nor a folder"));
+        assert!(said(dir.path()).contains("no line of a rank"));
+    }
+
+    #[test]
+    fn names_what_is_not_recorded() {
+        let mut run = job();
+        run.raw(0, "{\"t\":1,\"rank\":0,\"event\":\"teleport\"}\n"); // of a newer version
+        run.raw(1, "\0\0\n{\"t\":1,\"rank\":7,\"event\":\"wait\",\"call\":1}\n");
+        run.forget(2);
+        let replay = run.read();
+        assert!(!replay.lanes[2].recorded && replay.lanes[2].processes.len() == 2);
+        let lines = run.read().missing;
+        assert!(lines.iter().any(|line| line.contains("of rank-1.jsonl is torn or damaged, and 1 more")), "{lines:?}");
+        assert!(lines.iter().any(|line| line.starts_with("of rank 2 only the launcher's part")), "{lines:?}");
+        assert_eq!(lines.len(), 2, "{lines:?}");
+    }
+
+    /// What a wait claims, apart from the ids of spans.
+    fn claims(replay: &Replay) -> Vec<(usize, u32, u64, Awaited)> {
+        let of = |wait: &Wait| {
+            let (rank, attempt, from) = (wait.rank, wait.attempt, wait.from);
+            wait.on.iter().map(move |on| (rank, attempt, from, *on)).collect::<Vec<_>>()
+        };
+        replay.waits.iter().flat_map(of).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_recording_that_is_cut_anywhere_claims_nothing_that_the_whole_one_does_not(part in 0.0..1.0_f64) {
+            let whole = job().file();
+            let at = (part * whole.len() as f64) as usize;
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("run");
+            fs::write(&path, &whole[..at]).unwrap();
+            let Ok(cut) = read(&path) else {
+                // Cut within the first lines.
+                prop_assert!(at < 1000, "{at}");
+                return Ok(());
+            };
+            fs::write(&path, &whole).unwrap();
+            let full = read(&path).unwrap();
+            prop_assert!(cut.missing.iter().any(|line| line.contains("is cut")), "{:?}", cut.missing);
+            let known = claims(&full);
+            for claim in claims(&cut) {
+                prop_assert!(known.contains(&claim), "{claim:?} of a file cut at {at}");
+            }
+            for still in &cut.standstills {
+                let all = full.standstills.iter().find(|all| all.attempt == still.attempt);
+                prop_assert!(all.is_some_and(|all| still.ranks.iter().all(|rank| all.ranks.contains(rank))), "{still:?}");
+            }
+            for mismatch in &cut.mismatches {
+                prop_assert!(full.mismatches.iter().any(|other| other.text == mismatch.text));
+            }
+        }
+    }
+}
