@@ -186,6 +186,12 @@ pub(crate) const VARIABLES: &[Variables] = &[
         meaning: "the folder for event files of ranks and launchers, a new one for each run; `lockstep report` draws them",
     },
     Variables {
+        names: &["LOCKSTEP_RECORD"],
+        by: "labs, `lockstep run`",
+        meaning: "the folder in which ranks record their calls, set by `lockstep run --record FILE`; set it yourself for a program that starts \
+            its own ranks. `lockstep replay` shows the recording",
+    },
+    Variables {
         names: &["LOCKSTEP_FAULTS"],
         by: "labs",
         meaning: "a file with faults that ranks inject into themselves, as `lockstep inject` writes it; each happens once per job",

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::Receiver;
 
-use lockstep_contract::clear_launcher;
+use lockstep_contract::{clear_launcher, recording};
 use lockstep_contract::events::{self, Event};
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
 use lockstep_process::KillOnDrop;
@@ -26,6 +26,7 @@ pub struct Job {
     program: PathBuf,
     folder: TempDir,
     attempts: u32,
+    recorded: bool,
     /// The ranks of a Python job.
     pub(crate) python: Option<PythonRanks>,
 }
@@ -36,7 +37,7 @@ pub struct Attempt(pub Vec<Output>);
 impl Job {
     /// A job whose ranks run this lab's program.
     pub fn new(program: &Path) -> Self {
-        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, python: None }
+        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, recorded: false, python: None }
     }
 
     /// A job whose ranks inject these faults into themselves.
@@ -44,6 +45,11 @@ impl Job {
         let job = Self::new(program);
         fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
         job
+    }
+
+    /// The same job with its ranks' calls recorded in the folder `recording`.
+    pub fn recorded(self) -> Self {
+        Job { recorded: true, ..self }
     }
 
     pub fn program(&self) -> &Path {
@@ -63,6 +69,9 @@ impl Job {
             command.env(FAULTS, self.path("faults.json"));
         }
         command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
+        if self.recorded {
+            command.env(recording::FOLDER, self.path("recording"));
+        }
         command.current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command

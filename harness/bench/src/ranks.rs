@@ -3,12 +3,14 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use lockstep_contract::bench::Order;
+use lockstep_contract::recording;
 use lockstep_grading::Python;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
@@ -155,6 +157,14 @@ impl Program {
         let [backend, name] = backend.names();
         let words = [program_beside(PROGRAM)?.into(), "--backend".into(), backend.into()];
         Ok(Program { name, words: words.into() })
+    }
+
+    /// The same with its calls recorded in `folder`.
+    pub(super) fn recorded(&self, name: &'static str, folder: &Path) -> Self {
+        let mut variable = OsString::from(format!("{}=", recording::FOLDER));
+        variable.push(folder);
+        let words = ["env".into(), variable].into_iter().chain(self.words.iter().cloned()).collect();
+        Program { name, words }
     }
 
     /// The program in Python, with flags that `python/ranks.py` lists.

@@ -14,6 +14,9 @@ use crate::read::ranks_text;
 /// A wait that lasts longer is a standstill, if it never ends.
 const STILL: u64 = 1_000_000_000;
 
+/// The ends of calls at which standstills are looked for.
+const MOST_ENDS: usize = 64;
+
 /// Fills what is derived: [`Span::matched`], the waits, the calls that differ, the standstills, and for how long each rank was waited for.
 pub fn analyse(replay: &mut Replay) {
     let (mut matched, mut waited_for) = (BTreeMap::new(), BTreeMap::<usize, u64>::new());
@@ -353,11 +356,14 @@ impl<'a> Calls<'a> {
         }
     }
 
-    /// Who stood still first, if the attempt did: its ranks waited for others when calls failed, or when everything ended.
+    /// Who stood still first, if the attempt did: ranks waited for others when calls failed, or when processes ended in their calls.
     fn standstill(&self, waits: &[Wait]) -> Option<Standstill> {
-        let stuck: Vec<&OnRank<'_>> = self.spans.values().filter(|on| on.is_stuck()).collect();
-        let first_error = stuck.iter().filter(|on| on.failed()).filter_map(|on| on.span.to).min();
-        let at = first_error.or_else(|| stuck.iter().map(|on| self.end_of(on)).max())?;
+        let stuck = self.spans.values().filter(|on| on.is_stuck() && on.span.waits_from.is_some());
+        let ends: BTreeSet<u64> = stuck.map(|on| self.end_of(on)).collect();
+        ends.into_iter().take(MOST_ENDS).find_map(|at| self.standstill_at(at, waits))
+    }
+
+    fn standstill_at(&self, at: u64, waits: &[Wait]) -> Option<Standstill> {
         // The waits of that moment: those of the calls that failed then, and of those that go on.
         let blocked: BTreeMap<usize, &Wait> = waits
             .iter()
@@ -386,12 +392,14 @@ impl<'a> Calls<'a> {
             self.spans.get(&wait.span).is_some_and(|call| call.span.error.as_deref() == Some("Timeout"))
         };
         let lasted = blocked.values().any(|wait| at - wait.from >= STILL) || blocked.values().any(timed_out);
-        // The first one that ended, and not because of a failed call of its own. The launcher ends others later, but may notice the end after
-        // the calls of others have failed.
+        // The first one that ended by itself, and not because of a failed call. The launcher may notice the end after the calls of others
+        // have failed.
         let failed = |rank: usize| self.spans.values().any(|on| on.rank == rank && on.failed());
-        let ended = |rank: &usize| Some((self.process(*rank)?.to?, *rank));
+        let ended = |rank: &usize| {
+            let process = self.process(*rank).filter(|process| !process.stopped)?;
+            Some((process.to?, *rank))
+        };
         let gone = roots.iter().filter(|rank| !failed(**rank)).filter_map(ended).min();
-        let gone = gone.filter(|_| blocked.keys().any(|rank| failed(*rank)));
         let (roots, at) = match &gone {
             Some((to, rank)) => (std::slice::from_ref(rank), at.max(*to)),
             // A run that was stopped in the middle has open waits, too.

@@ -584,7 +584,8 @@ impl LaneBuilder<'_> {
             let kind = if code == 0 { MarkKind::Exit } else { MarkKind::Death };
             self.mark(to, attempt, kind, format!("the process ends: {}", ended_with(code)));
         }
-        self.lane.processes.push(Process { attempt, pid: Some(worker.pid), from, to, ended });
+        let stopped = worker.ended.is_some_and(|(_, _, stopped)| stopped);
+        self.lane.processes.push(Process { attempt, pid: Some(worker.pid), from, to, ended, stopped });
     }
 
     fn mark(&mut self, at: u64, attempt: u32, kind: MarkKind, text: String) {
@@ -604,7 +605,7 @@ impl LaneBuilder<'_> {
             None => {
                 let to = next.map(|t| self.clock.at(t));
                 self.mark(from, attempt, MarkKind::Start, "the rank begins to record".to_owned());
-                self.lane.processes.push(Process { attempt, pid: own.pid, from, to, ended: None });
+                self.lane.processes.push(Process { attempt, pid: own.pid, from, to, ended: None, stopped: false });
             }
         }
         self.lane.node = self.lane.node.take().or_else(|| own.host.clone());
