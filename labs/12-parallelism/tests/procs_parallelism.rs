@@ -6,6 +6,7 @@ use std::path::Path;
 
 use lockstep_contract::events::Event;
 use lockstep_cost::{Experts, Layout, TransformerStep};
+use lockstep_replay::model::SpanKind;
 use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, numbers};
 
@@ -45,6 +46,36 @@ impl Ended {
         let (_, numbers) = line.split_once(mark).unwrap();
         let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
         numbers.collect::<Vec<_>>().try_into().unwrap()
+    }
+}
+
+#[test]
+fn a_recorded_pipeline_shows_each_message_between_its_stages() {
+    const STAGES: usize = 2;
+    let mut job = Job::new(lab()).recorded();
+    job.succeeds(STAGES, &["--scheme", "pipeline", "--steps", "2", "--micro-batches", "3"]);
+    let replay = lockstep_replay::read(&job.path("recording")).unwrap();
+    assert!(replay.missing.is_empty() && replay.standstills.is_empty() && replay.mismatches.is_empty(), "{replay:?}");
+    let spans = |rank: usize, kind: SpanKind| replay.lanes[rank].spans.iter().filter(move |span| span.kind == kind);
+    let span = |id: u32| replay.lanes.iter().flat_map(|lane| &lane.spans).find(|span| span.id == id).unwrap();
+    for rank in 0..STAGES {
+        let received: Vec<_> = spans(rank, SpanKind::Receive).collect();
+        // One for each micro-batch of each step: activations in one direction, their gradients in the other.
+        assert_eq!((received.len(), spans(rank, SpanKind::Send).count()), (6, 6));
+        for receive in received {
+            let [sent] = receive.matched[..] else { panic!("{receive:?}") };
+            let [received, sent] = [receive, span(sent)].map(|span| span.call.as_ref().unwrap());
+            assert_eq!((received.peer, sent.peer), (Some(1 - rank), Some(rank)));
+            assert_eq!((received.bytes, &received.after), (sent.bytes, &sent.before));
+            assert!(!received.after.is_empty());
+        }
+    }
+    // The first activations reach the second stage after its receive has begun to wait, or before.
+    let waits = replay.waits.iter().filter(|wait| span(wait.span).kind == SpanKind::Receive);
+    for wait in waits {
+        assert_eq!(wait.on.iter().map(|on| on.rank).collect::<Vec<_>>(), [1 - wait.rank]);
+        assert_eq!(wait.to, wait.on[0].until);
+        assert!(wait.to.is_some());
     }
 }
 
