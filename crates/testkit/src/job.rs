@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::mpsc::Receiver;
 
-use lockstep_contract::{clear_launcher, recording};
 use lockstep_contract::events::{self, Event};
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
+use lockstep_contract::{clear_launcher, recording};
 use lockstep_process::KillOnDrop;
 use lockstep_process::watchdog::{drain, receive};
 use tempfile::TempDir;
@@ -37,7 +37,13 @@ pub struct Attempt(pub Vec<Output>);
 impl Job {
     /// A job whose ranks run this lab's program.
     pub fn new(program: &Path) -> Self {
-        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, recorded: false, python: None }
+        Job {
+            program: program.to_owned(),
+            folder: tempfile::tempdir().unwrap(),
+            attempts: 0,
+            recorded: false,
+            python: None,
+        }
     }
 
     /// A job whose ranks inject these faults into themselves.

@@ -166,7 +166,7 @@ impl Recorded {
             (None, Some(_)) if BLOCKS.get() => Form::Blocking,
             (None, Some(_)) => Form::Async,
         };
-        let peer = message.and_then(|message| message.peer).and_then(|peer| group.job_rank(peer));
+        let peer = message.and_then(|message| message.peer).and_then(|peer| group.job_rank(peer)).map(Rank::get);
         let tag = message.map(|message| message.tag);
         let sends = message.is_some_and(|message| message.way == Way::To);
         let number = recording.counts(|counts| match (tag, peer) {

@@ -337,7 +337,8 @@ impl<'a> Calls<'a> {
 
     /// What a rank is doing at a moment.
     fn doing(&self, rank: usize, at: u64) -> String {
-        if let Some(Process { to: Some(to), ended, .. }) = self.process(rank)
+        let process = self.process(rank);
+        if let Some(Process { to: Some(to), ended, stopped: false, .. }) = process
             && *to <= at
         {
             return match ended {
@@ -345,6 +346,8 @@ impl<'a> Calls<'a> {
                 None => "its process has ended".to_owned(),
             };
         }
+        // What it did when the launcher stopped it.
+        let at = at.min(self.life_end(rank));
         let own = || self.spans.values().filter(|on| on.rank == rank && on.span.from <= at);
         let open = own().filter(|on| on.span.to.is_none_or(|to| to >= at));
         if let Some(on) = open.min_by_key(|on| (on.span.waits_from.is_none(), on.span.from)) {
@@ -371,9 +374,8 @@ impl<'a> Calls<'a> {
             .filter(|wait| wait.to.is_none())
             .map(|wait| (wait.rank, wait))
             .collect();
-        let on = |wait: &Wait| -> Vec<usize> {
-            wait.on.iter().filter(|on| on.until.is_none()).map(|on| on.rank).collect()
-        };
+        let on =
+            |wait: &Wait| -> Vec<usize> { wait.on.iter().filter(|on| on.until.is_none()).map(|on| on.rank).collect() };
         let awaited: BTreeSet<usize> = blocked.values().flat_map(|wait| on(wait)).collect();
         let roots: Vec<usize> = awaited.iter().copied().filter(|rank| !blocked.contains_key(rank)).collect();
         if !roots.is_empty() {
@@ -388,9 +390,8 @@ impl<'a> Calls<'a> {
 
     /// Others wait for `roots`, which wait for nobody.
     fn stood_still(&self, roots: &[usize], blocked: &BTreeMap<usize, &Wait>, at: u64) -> Option<Standstill> {
-        let timed_out = |wait: &&Wait| {
-            self.spans.get(&wait.span).is_some_and(|call| call.span.error.as_deref() == Some("Timeout"))
-        };
+        let timed_out =
+            |wait: &&Wait| self.spans.get(&wait.span).is_some_and(|call| call.span.error.as_deref() == Some("Timeout"));
         let lasted = blocked.values().any(|wait| at - wait.from >= STILL) || blocked.values().any(timed_out);
         // The first one that ended by itself, and not because of a failed call. The launcher may notice the end after the calls of others
         // have failed.
@@ -465,9 +466,13 @@ mod tests {
             run.collective(rank, from, "all_reduce", "0", 1).leave(rank, 16, None);
         }
         let replay = run.read();
-        assert_eq!(waits(&replay), [(0, 10, Some(15), vec![(1, Some(12)), (2, Some(15))]), (1, 12, Some(15), vec![(2, Some(15))])]);
+        assert_eq!(
+            waits(&replay),
+            [(0, 10, Some(15), vec![(1, Some(12)), (2, Some(15))]), (1, 12, Some(15), vec![(2, Some(15))])]
+        );
         assert_eq!(replay.lanes.iter().map(|lane| ms(lane.waited_for)).collect::<Vec<_>>(), [0, 2, 8]);
-        let calls: Vec<&Span> = replay.lanes.iter().flat_map(|lane| &lane.spans).filter(|span| span.name == "all_reduce").collect();
+        let calls: Vec<&Span> =
+            replay.lanes.iter().flat_map(|lane| &lane.spans).filter(|span| span.name == "all_reduce").collect();
         assert_eq!(calls[0].matched, [calls[1].id, calls[2].id]);
         assert!(replay.standstills.is_empty() && replay.mismatches.is_empty());
     }
@@ -475,7 +480,9 @@ mod tests {
     #[test]
     fn an_asynchronous_call_holds_nobody_up_before_the_rank_waits_for_it() {
         let mut run = Recording::new(2);
-        run.enter(0, 10, Form::Async, Kind::Collective, "all_reduce", "0", Some(1), None).wait(0, 14).leave(0, 20, None);
+        run.enter(0, 10, Form::Async, Kind::Collective, "all_reduce", "0", Some(1), None)
+            .wait(0, 14)
+            .leave(0, 20, None);
         run.enter(1, 18, Form::Async, Kind::Collective, "all_reduce", "0", Some(1), None).leave(1, 20, None);
         assert_eq!(waits(&run.read()), [(0, 14, Some(18), vec![(1, Some(18))])]);
     }
@@ -531,7 +538,13 @@ mod tests {
         let replay = run.ends(2, 31, -9).ends(0, 40, 1).ends(1, 40, -15).read();
         let [standstill] = &replay.standstills[..] else { panic!("{:?}", replay.standstills) };
         assert_eq!((&standstill.ranks[..], standstill.circle), (&[2][..], false));
-        assert!(standstill.text.contains("ranks 0 and 1 wait for rank 2; rank 2: its process has ended (killed by SIGKILL)"), "{}", standstill.text);
+        assert!(
+            standstill
+                .text
+                .contains("ranks 0 and 1 wait for rank 2; rank 2: its process has ended (killed by SIGKILL)"),
+            "{}",
+            standstill.text
+        );
         assert_eq!(replay.attempts[0].ended.as_deref(), Some("rank 2 was killed by SIGKILL"));
     }
 
@@ -544,7 +557,9 @@ mod tests {
         let replay = run.ends(0, 45, 1).ends(1, 46, -15).read();
         let [standstill] = &replay.standstills[..] else { panic!("{:?}", replay.standstills) };
         assert_eq!((&standstill.ranks[..], ms(standstill.at)), (&[1][..], 10));
-        assert!(replay.waits[1].why.as_deref().unwrap().ends_with("it is in no call, after barrier (call 1 of group 0)"));
+        assert!(
+            replay.waits[1].why.as_deref().unwrap().ends_with("it is in no call, after barrier (call 1 of group 0)")
+        );
     }
 
     #[test]
@@ -559,7 +574,13 @@ mod tests {
     #[test]
     fn names_calls_that_differ_and_who_waits_because_of_them() {
         let mut run = Recording::new(3);
-        run.collective(0, 10, "all_reduce", "0", 1).collective(1, 12, "barrier", "0", 1).collective(2, 11, "all_reduce", "0", 1);
+        run.collective(0, 10, "all_reduce", "0", 1).collective(1, 12, "barrier", "0", 1).collective(
+            2,
+            11,
+            "all_reduce",
+            "0",
+            1,
+        );
         let replay = run.ends(0, 3000, -15).ends(1, 3000, -15).ends(2, 3000, -15).read();
         let [mismatch] = &replay.mismatches[..] else { panic!("{:?}", replay.mismatches) };
         assert_eq!(mismatch.text, "call 1 of group 0: ranks 0 and 2 called all_reduce, rank 1 called barrier");
@@ -572,7 +593,9 @@ mod tests {
     fn claims_nothing_of_a_rank_whose_lines_may_be_missing() {
         let hang = || {
             let mut run = Recording::new(3);
-            (0..3).for_each(|rank| drop(run.collective(rank, 10, "barrier", "0", 1).leave(rank, 11, None)));
+            for rank in 0..3 {
+                run.collective(rank, 10, "barrier", "0", 1).leave(rank, 11, None);
+            }
             run.collective(0, 20, "barrier", "0", 2);
             run.collective(1, 20, "barrier", "0", 2);
             run

@@ -18,6 +18,9 @@ use crate::model::{self, Attempt, Call, Gap, Group, Lane, Mark, MarkKind, Proces
 /// Of a longer file, this is read.
 const MOST_BYTES: u64 = 1 << 30;
 
+/// Recordings of nodes that are further apart, in seconds, are of different runs.
+const SAME_RUN: f64 = 60.0;
+
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -43,13 +46,17 @@ pub fn read(path: &Path) -> Result<Replay, ReadError> {
     all.sort_by(|one, other| other.span().1.total_cmp(&one.span().1));
     let mut all = all.into_iter();
     let mut collected = all.next().unwrap_or_default();
-    let newest = collected.span();
+    let mut began = collected.span().0;
     for other in all {
-        // Of an earlier run of the same name, on other nodes.
-        if other.span().1 < newest.0 {
+        // Of an earlier run of the same name, on other nodes. Clocks may differ a little.
+        let (first, last) = other.span();
+        if last + SAME_RUN < began {
             let name = &other.name;
-            collected.missing.push(format!("{name} is of an earlier run and is left out: it ended before this one began"));
+            collected
+                .missing
+                .push(format!("{name} is of an earlier run and is left out: it ended before this one began"));
         } else {
+            began = began.min(first);
             collected.merge(other);
         }
     }
@@ -177,7 +184,8 @@ impl Collected {
             None => (&bytes[..], &[][..]),
         };
         let header: Header = serde_json::from_slice(first).map_err(|error| {
-            let why = format!("its first line does not list the parts of one ({})", foreign::one_line(&error.to_string()));
+            let why =
+                format!("its first line does not list the parts of one ({})", foreign::one_line(&error.to_string()));
             ReadError::NotARecording { path: shown.clone(), why }
         })?;
         if header.recording > VERSION {
@@ -224,7 +232,8 @@ impl Collected {
         if stem.starts_with("agent-") {
             return self.take_agent(name, bytes);
         }
-        let Some((rank, age)) = stem.strip_prefix("rank-").map(|rest| rest.split_once('.').unwrap_or((rest, ""))) else {
+        let Some((rank, age)) = stem.strip_prefix("rank-").map(|rest| rest.split_once('.').unwrap_or((rest, "")))
+        else {
             return;
         };
         let Ok(rank) = rank.parse::<usize>() else { return };
@@ -264,7 +273,8 @@ impl Collected {
             match serde_json::from_slice::<AgentRecord>(line) {
                 Ok(record) if is_time(record.t) => self.agents.push(record),
                 // A newer launcher may write other events.
-                _ if serde_json::from_slice::<serde_json::Value>(line).is_ok_and(|value| value["event"].is_string()) => {}
+                _ if serde_json::from_slice::<serde_json::Value>(line)
+                    .is_ok_and(|value| value["event"].is_string()) => {}
                 _ => damaged += 1,
             }
         }
@@ -429,11 +439,13 @@ impl Collected {
             let dropped = self.dropped.get(&rank).copied().unwrap_or(0);
             let workers: Vec<&Worker<'_>> = workers.iter().filter(|worker| worker.rank == rank).collect();
             let own = ranks.get(&rank).map_or(&[][..], Vec::as_slice);
-            let lane = LaneBuilder { clock, end, rank, groups: &mut groups, lane: Lane { rank, ..Lane::default() } };
+            let lane = LaneBuilder { clock, end, groups: &mut groups, lane: Lane { rank, ..Lane::default() } };
             replay.lanes.push(lane.build(own, &workers, dropped));
             if dropped > 0 {
                 let lines = counted(dropped, "line");
-                replay.missing.push(format!("rank {rank}: the oldest {lines} were dropped to keep the recording short"));
+                replay
+                    .missing
+                    .push(format!("rank {rank}: the oldest {lines} were dropped to keep the recording short"));
             }
         }
         let silent: Vec<usize> = replay.lanes.iter().filter(|lane| !lane.recorded).map(|lane| lane.rank).collect();
@@ -528,7 +540,6 @@ fn job_mark(record: &AgentRecord, clock: Clock, workers: &[Worker<'_>]) -> Optio
 struct LaneBuilder<'a> {
     clock: Clock,
     end: u64,
-    rank: usize,
     /// By attempt and name.
     groups: &'a mut BTreeMap<(u32, String), Vec<usize>>,
     lane: Lane,
@@ -648,7 +659,10 @@ impl LaneBuilder<'_> {
     /// Lines between these times are not there: what was open may have ended.
     fn close_in_gap(&mut self, open: &mut Opened, from: u64, to: u64) {
         let places = open.calls.values().map(|(place, _)| *place).chain(open.joins.values().copied());
-        places.for_each(|place| self.lane.spans[place].to = Some(to));
+        for place in places {
+            // Nor is it known for how long it held the rank up.
+            (self.lane.spans[place].to, self.lane.spans[place].waits_from) = (Some(to), None);
+        }
         self.lane.gaps.push(Gap { from, to });
         *open = Opened { step_from: None, ..Opened::default() };
     }
@@ -751,7 +765,8 @@ impl LaneBuilder<'_> {
                 let from = open.step_from.unwrap_or(t).min(t);
                 let mut span = span(attempt, SpanKind::Step, format!("step {step}"), from);
                 span.to = Some(t);
-                span.step = Some(Step { epoch: *epoch, step: *step, loss: Some(*loss).filter(|loss| loss.is_finite()) });
+                span.step =
+                    Some(Step { epoch: *epoch, step: *step, loss: Some(*loss).filter(|loss| loss.is_finite()) });
                 self.lane.spans.push(span);
                 open.step_from = Some(t);
                 open.next_step =
@@ -760,7 +775,8 @@ impl LaneBuilder<'_> {
             }
             Event::Snapshot { step, bytes, seconds, .. } => {
                 let from = t.saturating_sub((seconds.max(0.0) * 1e9) as u64);
-                let mut span = span(attempt, SpanKind::Snapshot, format!("snapshot at step {step}, {bytes} bytes"), from);
+                let mut span =
+                    span(attempt, SpanKind::Snapshot, format!("snapshot at step {step}, {bytes} bytes"), from);
                 span.to = Some(t);
                 self.lane.spans.push(span);
                 return;
@@ -866,7 +882,10 @@ mod tests {
         use MarkKind::{Death, Fault, Restart, Resume, Start};
         assert_eq!(marks, [Start, Fault, Death, Start, Resume, Death]);
         assert_eq!(replay.marks.iter().map(|mark| mark.kind).collect::<Vec<_>>(), [Restart]);
-        assert_eq!(replay.standstills.iter().map(|still| still.ranks.clone()).collect::<Vec<_>>(), [vec![2], vec![0, 1]]);
+        assert_eq!(
+            replay.standstills.iter().map(|still| still.ranks.clone()).collect::<Vec<_>>(),
+            [vec![2], vec![0, 1, 2]]
+        );
         assert!(replay.missing.is_empty(), "{:?}", replay.missing);
         let call = lane.spans.iter().find_map(|span| span.call.as_ref().filter(|call| call.bytes.is_some())).unwrap();
         assert_eq!((call.number, call.bytes, call.before.len()), (Some(1), Some(8), 1));
@@ -901,7 +920,11 @@ mod tests {
         let replay = read(&path).unwrap();
         let nodes: Vec<_> = replay.lanes.iter().map(|lane| (lane.rank, lane.node.as_deref().unwrap())).collect();
         assert_eq!(nodes, [(0, "a"), (1, "a"), (2, "b")]);
-        assert!(replay.missing.iter().any(|text| text.contains("run.old is of an earlier run")), "{:?}", replay.missing);
+        assert!(
+            replay.missing.iter().any(|text| text.contains("run.old is of an earlier run")),
+            "{:?}",
+            replay.missing
+        );
         assert!(replay.missing.iter().any(|text| text.starts_with("times are those of a, b")), "{:?}", replay.missing);
     }
 
@@ -916,8 +939,12 @@ mod tests {
         };
         assert!(said(&dir.path().join("none")).contains("start the run with `lockstep run --record"));
         assert!(said(&file("text", "hello\n")).contains("its first line does not list the parts of one"));
-        assert!(said(&file("newer", "{\"recording\":99,\"program\":\"\",\"parts\":[]}\n")).contains("version 99 is newer"));
-        assert!(said(&file("empty", "{\"recording\":1,\"program\":\"\",\"parts\":[]}\n")).contains("no line of a rank"));
+        assert!(
+            said(&file("newer", "{\"recording\":99,\"program\":\"\",\"parts\":[]}\n")).contains("version 99 is newer")
+        );
+        assert!(
+            said(&file("empty", "{\"recording\":1,\"program\":\"\",\"parts\":[]}\n")).contains("no line of a rank")
+        );
         assert!(said(Path::new("/dev/null")).contains("neither a file nor a folder"));
         assert!(said(dir.path()).contains("no line of a rank"));
     }

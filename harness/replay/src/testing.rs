@@ -102,14 +102,7 @@ impl Recording {
         self.enter(rank, t, Form::Blocking, Kind::Collective, operation, group, Some(number), None)
     }
 
-    pub(crate) fn message(
-        &mut self,
-        rank: usize,
-        t: u64,
-        kind: Kind,
-        peer: usize,
-        number: Option<u64>,
-    ) -> &mut Self {
+    pub(crate) fn message(&mut self, rank: usize, t: u64, kind: Kind, peer: usize, number: Option<u64>) -> &mut Self {
         let name = if kind == Kind::Send { format!("send to rank {peer}") } else { format!("recv from rank {peer}") };
         self.enter(rank, t, Form::Async, kind, &name, "0", number, Some(peer))
     }
@@ -132,7 +125,7 @@ impl Recording {
     pub(crate) fn ends(&mut self, rank: usize, t: u64, code: i32) -> &mut Self {
         let attempt = self.attempt;
         let pid = 100 * (attempt as u32 + 1) + rank as u32;
-        let stopped = code == -15;
+        let stopped = matches!(code, -15 | -2);
         self.agent(t, AgentEvent::Ended { attempt, rank, local_rank: rank, pid, code, stopped });
         self
     }

@@ -8,7 +8,7 @@ use std::{env, fs};
 
 use anyhow::Context;
 use c10d::{GroupOptions, ProcessGroup, ReduceOp};
-use lockstep::optim::{Optimizer, Sgd, SgdOptions};
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, Reporter, init_process_group, spawn};
 use lockstep_contract::recording::{Enter, FOLDER, Line, Recorded};
 use lockstep_process::watchdog::until;
@@ -92,7 +92,7 @@ fn train(env: &LaunchEnv, group: &Rc<ProcessGroup>) -> anyhow::Result<()> {
     let (report, vs) = (Reporter::new(env, Device::Cpu)?, VarStore::new(Device::Cpu));
     let net = nn::linear(vs.root(), 4, 1, Default::default());
     let model = DistributedDataParallel::new(net, &vs, Rc::clone(group), &DdpOptions::default())?;
-    let mut optimizer = Sgd::new(&vs, SgdOptions { lr: 0.1, ..Default::default() })?;
+    let mut optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: 0.1, ..Default::default() })?;
     for step in 0..3 {
         if (step, env.restart_count, env.rank) == (2, 0, Rank::new(1)) {
             until_backward(0, 3)?;
@@ -123,7 +123,8 @@ fn launched(folder: &std::path::Path, flags: &[&str], backend: &str, case: &str)
     command.args(["--standalone", "--record=run", "--stacks=never"]).args(flags);
     let case = format!("{}={CASE} {case}", crate::CASE);
     command.args(["env", &case, &format!("LOCKSTEP_BACKEND={backend}")]).arg(env::current_exe().unwrap());
-    finish(set_timeout(&mut command).current_dir(folder).env("GLOO_SOCKET_IFNAME", "lo").into())
+    set_timeout(&mut command).current_dir(folder).env("GLOO_SOCKET_IFNAME", "lo");
+    finish(command)
 }
 
 /// Records a case on each backend.
@@ -149,7 +150,9 @@ fn hangs(backends: &[&str]) {
             let (other, group) = (1 - wait.rank, wait.rank + 1);
             assert_eq!(wait.on.iter().map(|on| on.rank).collect::<Vec<_>>(), [other]);
             let why = wait.why.as_deref().unwrap();
-            let begin = format!("rank {other} has not called barrier (call 1 of group {group}): it is in barrier (call 1 of group");
+            let begin = format!(
+                "rank {other} has not called barrier (call 1 of group {group}): it is in barrier (call 1 of group"
+            );
             assert!(why.starts_with(&begin), "{why}");
         }
         let errors = replay.lanes.iter().flat_map(|lane| &lane.marks).filter(|mark| mark.kind == MarkKind::Error);
@@ -193,7 +196,8 @@ fn killed(backends: &[&str]) {
         assert!(replay.marks.iter().any(|mark| mark.kind == MarkKind::Restart && mark.attempt == 0));
         assert!(replay.lanes[1].marks.iter().any(|mark| mark.kind == MarkKind::Death));
         let passes = replay.lanes[0].spans.iter().filter(|span| span.name.starts_with("backward with"));
-        let bytes: Vec<_> = passes.filter(|span| span.to.is_some()).map(|span| span.call.clone().unwrap().bytes).collect();
+        let bytes: Vec<_> =
+            passes.filter(|span| span.to.is_some()).map(|span| span.call.clone().unwrap().bytes).collect();
         assert!(bytes.contains(&Some(20)), "5 gradients of 4 bytes: {bytes:?}");
     });
 }
@@ -201,7 +205,8 @@ fn killed(backends: &[&str]) {
 fn spawned() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = program(&format!("{CASE} spawned"));
-    let output = finish(command.env(FOLDER, dir.path()).env("GLOO_SOCKET_IFNAME", "lo").into());
+    command.env(FOLDER, dir.path()).env("GLOO_SOCKET_IFNAME", "lo");
+    let output = finish(command);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let replay = read(dir.path()).unwrap();
     assert!(replay.missing.is_empty(), "{:?}", replay.missing);
@@ -216,8 +221,8 @@ fn refuses() {
     let dir = tempfile::tempdir().unwrap();
     let run = |record: &str| {
         let mut command = program(LAUNCHER);
-        command.args(["--standalone", record, "sh", "-c", "true"]);
-        finish(command.current_dir(dir.path()).into())
+        command.args(["--standalone", record, "sh", "-c", "true"]).current_dir(dir.path());
+        finish(command)
     };
     for (place, why) in [("/dev/null", "it is not a file"), (".", "is a folder, and a file is meant")] {
         let output = run(&format!("--record={place}"));

@@ -136,7 +136,13 @@ async fn on_console(
     workers.limit_open_files(before);
     let prepared = LogDir::create(&config.logs, &config.rendezvous.run_id).map_err(anyhow::Error::from);
     let prepared = prepared.and_then(|logs| Ok((logs, Recording::start(config, &hostname)?)));
-    let (logs, recording) = prepared.inspect_err(|_| workers.close())?;
+    let (logs, recording) = match prepared {
+        Ok(prepared) => prepared,
+        Err(error) => {
+            workers.close();
+            return Err(error);
+        }
+    };
     if let Some(folder) = logs.temporary() {
         workers.register_cleanup(folder);
     }

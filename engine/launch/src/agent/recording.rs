@@ -9,7 +9,6 @@ use std::io;
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context as _, bail};
-use lockstep_contract::events::AgentSink;
 use lockstep_contract::foreign;
 use lockstep_contract::recording::{self, Header};
 use lockstep_paths::write_atomically;
@@ -66,18 +65,15 @@ impl Recording {
         &self.parts
     }
 
-    /// The sink for the agent's own events.
-    pub(super) fn events(&self, node: &str) -> anyhow::Result<AgentSink> {
-        Ok(AgentSink::open(&self.parts, node)?)
-    }
-
     /// Makes the file of its parts. Returns a line for the user.
     pub(super) fn finish(self) -> String {
         let (file, parts) = (foreign::path(&self.file).to_string(), foreign::path(&self.parts).to_string());
         let written = write_atomically(&self.file, |out| recording::write_file(&self.parts, self.header.clone(), out));
         match written.and_then(|()| remove_parts(&self.parts)) {
             Ok(()) => format!("recorded in {file}"),
-            Err(error) => format!("cannot write the recording {file}: {error}; what is left of its parts is in {parts}"),
+            Err(error) => {
+                format!("cannot write the recording {file}: {error}; what is left of its parts is in {parts}")
+            }
         }
     }
 }
@@ -118,7 +114,7 @@ fn remove_parts(parts: &Path) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use lockstep_contract::events::AgentEvent;
+    use lockstep_contract::events::{AgentEvent, AgentSink};
 
     use super::*;
     use crate::config::testing::config;
@@ -135,7 +131,7 @@ mod tests {
         for _ in 0..2 {
             let begun = Recording::start(&config, "node1").unwrap().unwrap();
             assert!(!file.exists());
-            begun.events("node1-7").unwrap().emit(&AgentEvent::Finished { code: 0 });
+            AgentSink::open(begun.folder(), "node1-7").unwrap().emit(&AgentEvent::Finished { code: 0 });
             fs::write(begun.folder().join("rank-0.jsonl"), "line\n").unwrap();
             assert!(begun.finish().ends_with("run.jsonl"));
             let text = fs::read_to_string(&file).unwrap();
