@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn numbers_messages_by_peer_and_tag_unless_a_receive_from_any_rank_may_take_them() {
         let mut counts = Counts::default();
-        let mut receive = |counts: &mut Counts, peer, tag| counts.message("0", false, peer, tag);
+        let receive = |counts: &mut Counts, peer, tag| counts.message("0", false, peer, tag);
         assert_eq!(receive(&mut counts, 1, 0), Some(1));
         assert_eq!(receive(&mut counts, 1, 0), Some(2));
         assert_eq!(receive(&mut counts, 2, 0), Some(1));
