@@ -18,6 +18,7 @@ use lockstep_contract::recording;
 use lockstep_process::{Deaths, Exit, Process, Signal};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::system::uname;
 use serde::Serialize;
 
 use super::error::Stage;
@@ -55,7 +56,7 @@ where
 /// Where the starts and ends of workers are recorded: next to the ranks' own recordings, if there are any.
 fn recorded_events() -> AgentSink {
     let folder = std::env::var_os(recording::FOLDER).filter(|folder| !folder.is_empty());
-    let node = format!("spawn-{}", std::process::id());
+    let node = format!("{}-{}", uname().nodename().to_string_lossy(), std::process::id());
     // The ranks warn if nothing can be written there.
     folder.and_then(|folder| AgentSink::open(Path::new(&folder), &node).ok()).unwrap_or_default()
 }
