@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tch::Tensor;
 
 use crate::desync_report::{CallKind, Entry};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::lifetime::{Abandoned, InUse, Lifetime, OwnedWork};
@@ -114,10 +114,8 @@ impl Call {
     }
 
     fn failed(&mut self, exception: Exception) -> Error {
-        let aborted = self.group.is_aborted();
-        // Before the other ranks are asked, which takes seconds.
-        self.record_end(Some(if aborted { "Aborted".to_owned() } else { format!("{:?}", exception.kind) }));
-        if aborted {
+        if self.group.is_aborted() {
+            self.record_end(Some(format!("{:?}", ErrorKind::Aborted)));
             // libtorch's own error is only a consequence of the abort.
             return Error::aborted(std::mem::take(&mut self.operation))
                 .at_rank(self.group.rank())
@@ -127,6 +125,8 @@ impl Call {
             .at_rank(self.group.rank())
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
+        // Before the other ranks are asked, which takes seconds.
+        self.record_end(Some(format!("{:?}", error.kind())));
         self.group.lifetime().end_after(self.backend, &error);
         match self.entry.take() {
             Some(entry) => self.group.explain(error, entry),
