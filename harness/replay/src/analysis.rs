@@ -354,7 +354,10 @@ impl<'a> Calls<'a> {
             return format!("it is in {}", on.text());
         }
         match own().filter_map(|on| Some((on.span.to?, on))).max_by_key(|(to, _)| *to) {
-            Some((_, last)) => format!("it is in no call, after {}", last.text()),
+            Some((_, last)) => match &last.span.error {
+                Some(error) => format!("it was in {}, which failed ({error})", last.text()),
+                None => format!("it is in no call, after {}", last.text()),
+            },
             None => "it has called nothing".to_owned(),
         }
     }
