@@ -6,7 +6,7 @@
 //!
 //! Everything else is refused, above all the opcodes that name and call functions. Depth and size of the result are limited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -33,25 +33,44 @@ pub type Recordings = BTreeMap<usize, Recording>;
 /// One rank's recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Collectives, the oldest first.
-    pub(super) calls: Vec<Call>,
+    /// Collectives and messages, the oldest first.
+    pub calls: Vec<Call>,
+    /// The ranks of the job in each process group, by the group's name, as far as they are recorded.
+    pub groups: BTreeMap<String, Vec<usize>>,
     /// Its file.
     pub path: PathBuf,
 }
 
+/// An entry of a recording, with PyTorch's names of the fields (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Call {
+pub struct Call {
+    /// The number of the entry among all of the rank. The first entries of a long run are overwritten.
+    #[serde(default)]
+    pub record_id: u64,
     /// Name and description.
-    pub(super) process_group: (String, String),
-    pub(super) collective_seq_id: u64,
-    /// `gloo:all_reduce`, `nccl:all_reduce`.
-    profiling_name: String,
+    pub process_group: (String, String),
+    /// The number of the collective in its group, equal on all ranks.
+    pub collective_seq_id: u64,
+    /// `gloo:all_reduce`, `nccl:all_reduce`, `nccl:send 0->1`.
+    pub profiling_name: String,
+    /// The shapes of the tensors that the rank passed.
     #[serde(default)]
-    input_sizes: Vec<Vec<i64>>,
+    pub input_sizes: Vec<Vec<i64>>,
+    /// Their types: `Float`.
     #[serde(default)]
-    input_dtypes: Vec<String>,
+    pub input_dtypes: Vec<String>,
+    /// A message, not a collective.
     #[serde(default)]
-    is_p2p: bool,
+    pub is_p2p: bool,
+    /// When the rank made the call, in nanoseconds since the Unix epoch.
+    #[serde(default)]
+    pub time_created_ns: Option<u64>,
+    /// When the rank noticed its end, which may be later than the end.
+    #[serde(default)]
+    pub time_discovered_completed_ns: Option<u64>,
+    /// The call has ended, well or not.
+    #[serde(default)]
+    pub retired: bool,
 }
 
 impl Recording {
@@ -62,28 +81,45 @@ impl Recording {
             _ => parse(bytes).ok()?,
         };
         let entries = value.get("entries").cloned().unwrap_or(Value::Array(vec![]));
-        let all: Vec<Call> = serde_json::from_value(entries).ok()?;
-        Some(Recording { calls: all.into_iter().filter(|call| !call.is_p2p).collect(), path: path.to_owned() })
+        let calls: Vec<Call> = serde_json::from_value(entries).ok()?;
+        let described = value.get("pg_config").and_then(Value::as_object).into_iter().flatten();
+        let groups = described.filter_map(|(name, group)| Some((name.clone(), ranks(group.get("ranks")?)?)));
+        Some(Recording { calls, groups: groups.collect(), path: path.to_owned() })
     }
 
     fn of_group<'a>(&'a self, group: &'a str) -> impl DoubleEndedIterator<Item = &'a Call> {
-        self.calls.iter().filter(move |call| call.process_group.0 == group)
+        self.calls.iter().filter(move |call| !call.is_p2p && call.process_group.0 == group)
     }
 
-    pub(super) fn last(&self, group: &str) -> Option<u64> {
+    /// The number of the last collective in a group.
+    pub fn last(&self, group: &str) -> Option<u64> {
         self.of_group(group).map(|call| call.collective_seq_id).max()
+    }
+}
+
+/// The ranks of a group: a list or, as PyTorch writes it, a text such as `[0, 1]`.
+fn ranks(value: &Value) -> Option<Vec<usize>> {
+    match value {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        list => serde_json::from_value(list.clone()).ok(),
+    }
+}
+
+impl Call {
+    /// The operation with its shapes: `all_reduce of [4] Float`.
+    pub fn operation(&self) -> String {
+        let mut name = self.profiling_name.rsplit(':').next().unwrap_or_default().to_owned();
+        for (index, sizes) in self.input_sizes.iter().enumerate().take(4) {
+            let dtype = self.input_dtypes.get(index).map(|dtype| format!(" {dtype}")).unwrap_or_default();
+            name += &format!("{}{sizes:?}{dtype}", if index == 0 { " of " } else { ", " });
+        }
+        name
     }
 }
 
 impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = self.profiling_name.rsplit(':').next().unwrap_or_default();
-        write!(f, "call {}, {name}", self.collective_seq_id)?;
-        for (index, sizes) in self.input_sizes.iter().enumerate().take(4) {
-            let dtype = self.input_dtypes.get(index).map(|dtype| format!(" {dtype}")).unwrap_or_default();
-            write!(f, "{}{sizes:?}{dtype}", if index == 0 { " of " } else { ", " })?;
-        }
-        Ok(())
+        write!(f, "call {}, {}", self.collective_seq_id, self.operation())
     }
 }
 
@@ -99,6 +135,32 @@ pub(super) fn read(since: SystemTime) -> Recordings {
         }
     };
     read_from(&prefixes, since)
+}
+
+/// Reads the recordings of all ranks that lie with this one, in files whose names end in the rank, or in this folder. Of a folder with
+/// several series of such files, it is the longest. Empty if there is none.
+pub fn recorded_at(path: &Path) -> Recordings {
+    let series = |path: &Path| {
+        let name = path.file_name()?.to_str()?;
+        let begin = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        (begin != name).then(|| {
+            format!("{}/{begin}", path.parent().filter(|to| *to != Path::new("")).unwrap_or(Path::new(".")).display())
+        })
+    };
+    if !path.is_dir() {
+        let Some(own) = read_one(path, SystemTime::UNIX_EPOCH).filter(|one| !one.calls.is_empty()) else {
+            return Recordings::new();
+        };
+        return match series(path) {
+            Some(prefix) => read_from(&[prefix], SystemTime::UNIX_EPOCH),
+            None => Recordings::from([(0, own)]),
+        };
+    }
+    let inside = fs::read_dir(path).into_iter().flatten().flatten();
+    let prefixes: BTreeSet<String> = inside.filter_map(|entry| series(&entry.path())).collect();
+    let read = prefixes.into_iter().map(|prefix| read_from(&[prefix], SystemTime::UNIX_EPOCH));
+    let some = read.filter(|recordings| recordings.values().any(|one| !one.calls.is_empty()));
+    some.max_by_key(BTreeMap::len).unwrap_or_default()
 }
 
 fn read_from(prefixes: &[String], since: SystemTime) -> Recordings {
@@ -119,8 +181,11 @@ fn read_one(path: &Path, since: SystemTime) -> Option<Recording> {
     let about = fs::metadata(path).ok()?;
     // One of an earlier run may be there; opening a named pipe would wait for its writer.
     let fits = about.is_file() && about.len() <= LARGEST && about.modified().ok()? >= since;
+    if !fits {
+        return None;
+    }
     let mut bytes = Vec::new();
-    File::open(path).ok().filter(|_| fits)?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
     Recording::parse(&bytes, path)
 }
 
@@ -128,7 +193,7 @@ fn read_one(path: &Path, since: SystemTime) -> Option<Recording> {
 
 /// A rank that is not where the others are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Astray {
+pub struct Astray {
     /// The rank.
     pub rank: usize,
     /// Where it was, and where the others were.
@@ -139,7 +204,7 @@ pub(super) struct Astray {
 
 /// The rank that is behind the others in a group, otherwise one that is in another call than most; `None` if the recordings do not
 /// show one. `reporter` is the rank that ended first.
-pub(super) fn astray(recordings: &Recordings, reporter: usize) -> Option<Astray> {
+pub fn astray(recordings: &Recordings, reporter: usize) -> Option<Astray> {
     let mut groups: Vec<&str> =
         recordings.values().flat_map(|one| &one.calls).map(|call| call.process_group.0.as_str()).collect();
     groups.sort_unstable();
@@ -461,7 +526,8 @@ mod tests {
         let text = r#"{"version":"2.10","entries":[{"collective_seq_id":1,"process_group":["0","default_pg"],"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"is_p2p":false},
             {"collective_seq_id":0,"process_group":["0","default_pg"],"profiling_name":"nccl:send 0->1","is_p2p":true}]}"#;
         let read = Recording::parse(text.as_bytes(), Path::new("x")).unwrap();
-        assert_eq!(read.calls.iter().map(Call::to_string).collect::<Vec<_>>(), ["call 1, all_reduce of [4]"]);
+        assert_eq!(read.calls.iter().map(Call::operation).collect::<Vec<_>>(), ["all_reduce of [4]", "send 0->1"]);
+        assert_eq!(read.of_group("0").map(Call::to_string).collect::<Vec<_>>(), ["call 1, all_reduce of [4]"]);
         for bad in ["", "{", r#"{"entries":[{}]}"#, r#"{"entries":7}"#, "[]", "\u{80}"] {
             assert_eq!(Recording::parse(bad.as_bytes(), Path::new("x")), None, "{bad}");
         }

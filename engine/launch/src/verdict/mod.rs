@@ -30,7 +30,7 @@
 //! Of an exception group, all exceptions must have the same cause.
 
 mod communication;
-mod flight_recorder;
+pub mod flight_recorder;
 mod gather;
 mod judge;
 mod machine;
