@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 
 use crate::exercise::{Lab, Task, Tasks};
 use crate::language::PYTHON;
@@ -107,6 +108,9 @@ pub(crate) fn failed(
     lines.push(file);
     lines.push(("seed", seed.to_string()));
     lines.push(("replay", format!("lockstep grade {} {}{} --seed {seed}", lab.number(), task.name, language.option())));
+    if let Some(recording) = &finding.recording {
+        lines.push(("replay", format!("lockstep replay {}: each rank's calls, on a page", foreign::path(recording))));
+    }
     lines.extend([read, hint]);
     table(text, lines)
 }

@@ -94,6 +94,7 @@ pub fn run_with(
 ) -> anyhow::Result<bool> {
     let language = submission.program.language;
     let tasks = lab.tasks()?;
+    runner.record_calls();
     names.iter().try_for_each(|name| tasks.find(name).map(drop))?;
     writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {

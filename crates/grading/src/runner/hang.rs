@@ -15,7 +15,7 @@ use lockstep_process::{Died, Orphan, Workers};
 use tcpstore::Server;
 
 use super::Options;
-use super::call::{CallResult, RunningCall, last_lines};
+use super::call::{CallResult, RunningCall, kept_recording, last_lines};
 use super::outcome::{RankOutcome, is_done};
 use crate::{Finding, Verdict, counted, joined};
 
@@ -78,7 +78,9 @@ impl RunningCall<'_> {
         let orphans = self.end(workers)?;
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RankOutcome::Stopped)).collect();
         let (printed, notes) = (last_lines(self.folder, self.ranks), self.answers.notes(self.ranks));
-        Ok(CallResult { outcomes, finding, begun, orphans, printed, notes })
+        let result = CallResult { outcomes, finding, begun, orphans, printed, notes, recording: None };
+        let recording = self.keep(&result, kept_recording());
+        Ok(CallResult { recording, ..result })
     }
 
     /// Collects answers, and deaths of ranks that left none.

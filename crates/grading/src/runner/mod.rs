@@ -44,6 +44,8 @@ pub struct Runner {
     /// The name of the task, or `TASK/NAME` for one of the course's answers.
     task: String,
     options: Options,
+    /// Ranks record their calls, for a replay.
+    records: bool,
     /// What the source of the answer shows, apart from results.
     notes: Vec<String>,
     /// None before the first call.
@@ -64,7 +66,14 @@ pub struct Outputs<O>(Vec<Vec<O>>);
 impl Runner {
     /// A runner for the tasks of the learner's `program`.
     pub fn new(program: &Program, options: &Options) -> Self {
-        Runner { program: program.clone(), task: String::new(), options: *options, notes: Vec::new(), started: None }
+        Runner {
+            program: program.clone(),
+            task: String::new(),
+            options: *options,
+            records: false,
+            notes: Vec::new(),
+            started: None,
+        }
     }
 
     /// Directs the next calls to this task.
@@ -72,6 +81,11 @@ impl Runner {
         self.task = task.into();
         self.notes.clear();
         self.options = *options;
+    }
+
+    /// Lets ranks record their calls from now on. After a hang, or where calls differ, the recording is kept for the learner.
+    pub(crate) fn record_calls(&mut self) {
+        self.records = true;
     }
 
     /// A finding in the words of the answer's language, with what its source shows.
@@ -164,7 +178,7 @@ impl Runner {
             none => none.insert(Started::new(&self.program, self.options.confined).context("cannot start processes")?),
         };
         started.workers.register_cleanup(folder.path());
-        let call = RunningCall::new(&self.program, self.options.confined, &folder, options, request)?;
+        let call = RunningCall::new(&self.program, (self.options.confined, self.records), &folder, options, request)?;
         let pids = (0..ranks).map(|rank| started.start(rank, &call)).collect::<Result<Vec<_>, _>>();
         let workers = &mut started.workers;
         let result = pids.map_err(Into::into).and_then(|pids| call.watch(workers, &pids, &self.options));
@@ -235,7 +249,7 @@ fn fault(
     };
     let input = result.input(&finding);
     let given = finding.given.clone().or_else(|| described(inputs, input?));
-    Some(Finding { input, given, printed: result.printed.clone(), ..finding })
+    Some(Finding { input, given, printed: result.printed.clone(), recording: result.recording.clone(), ..finding })
 }
 
 /// An input as the answer gets it, if it is short: its parts, without the signs of the format in which it was passed.
@@ -347,6 +361,7 @@ mod tests {
             orphans: vec![],
             printed: vec!["about to end".into()],
             notes: vec![],
+            recording: None,
         };
         let found = fault(&result, &[json!(5), json!(7)], first_death).unwrap();
         assert_eq!((found.rank, found.input, found.given.as_deref()), (Some(1), Some(0), Some("5")));
@@ -365,6 +380,7 @@ mod tests {
             orphans: vec![],
             printed: vec![],
             notes: vec![],
+            recording: None,
         };
         let failed = |error: &str| Answer::Failed { error: error.into() };
         let found = |met: Answer| fault(&result(met), &[json!(5)], first_death).unwrap();
