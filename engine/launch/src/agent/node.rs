@@ -26,7 +26,7 @@ use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
 use crate::report::{Report, propagate_agent_error, propagate_error};
 use crate::scheduler::Allocation;
-use crate::verdict::{LaunchFailure, why_launcher_failed};
+use crate::verdict::{self, LaunchFailure, why_launcher_failed};
 
 /// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
@@ -218,6 +218,10 @@ async fn end(finished: Finished<'_>) -> Ended {
     ended
 }
 
+/// Said after a rank has waited for another in vain.
+const NOT_RECORDED: &str = "replay: run it with --record FILE, and `lockstep replay FILE` shows who waited for whom; for Python, \
+                            TORCH_FR_BUFFER_SIZE=2000 and a file of the flight recorder";
+
 /// Prints to stderr how the job ended, unless it succeeded.
 fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Option<&Path>) {
     match outcome {
@@ -238,6 +242,7 @@ fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Opti
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
     let verdict = facts.verdict.take();
+    let has_waited = facts.failures.iter().any(verdict::has_waited);
     let Some(mut report) = Report::new(&context.config.program.name, facts.failures, verdict.clone()) else {
         if let Some(verdict) = verdict {
             context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
@@ -255,6 +260,9 @@ fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Opti
     report.logs = logs.map(Path::to_owned);
     report.stacks = facts.stacks;
     context.console.line(Stream::Stderr, report.to_string().as_bytes());
+    if has_waited && context.recording.is_none() {
+        context.say(NOT_RECORDED);
+    }
     leave(context, own.as_deref(), |path| propagate_error(report.root(), path));
 }
 

@@ -70,7 +70,7 @@ impl Recording {
         let (file, parts) = (foreign::path(&self.file).to_string(), foreign::path(&self.parts).to_string());
         let written = write_atomically(&self.file, |out| recording::write_file(&self.parts, self.header.clone(), out));
         match written.and_then(|()| remove_parts(&self.parts)) {
-            Ok(()) => format!("recorded in {file}"),
+            Ok(()) => format!("recorded in {file}; replay: lockstep replay {file}"),
             Err(error) => {
                 format!("cannot write the recording {file}: {error}; what is left of its parts is in {parts}")
             }
