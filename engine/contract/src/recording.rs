@@ -211,7 +211,9 @@ impl Recorder {
 
     /// As [`from_env`](Self::from_env), in this folder, which is created if needed.
     pub fn in_folder(folder: &Path, rank: usize) -> Option<Arc<Self>> {
-        static OPEN: Mutex<BTreeMap<(PathBuf, usize), Option<Arc<Recorder>>>> = Mutex::new(BTreeMap::new());
+        /// By folder and rank; `None` where nothing can be written.
+        type All = BTreeMap<(PathBuf, usize), Option<Arc<Recorder>>>;
+        static OPEN: Mutex<All> = Mutex::new(BTreeMap::new());
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = open.entry((folder.to_owned(), rank)).or_insert_with(|| {
             let opened = Self::open(folder, rank, LIMIT).map_err(|error| {
