@@ -167,7 +167,7 @@ mod tests {
         let error = Recording::start(&alone, "node1").unwrap_err().to_string();
         assert!(error.contains("another run records there now"), "{error}");
         drop(first);
-        let several = recording(&["--nnodes=1:2", "--rdzv-backend=c10d"], &file);
+        let several = recording(&["--nnodes=2"], &file);
         let agents: Vec<Recording> =
             ["a", "a", "b"].iter().map(|host| Recording::start(&several, host).unwrap().unwrap()).collect();
         let names: Vec<_> = agents.iter().map(|agent| agent.file.file_name().unwrap().to_owned()).collect();
