@@ -1,5 +1,33 @@
-// What a page on a narrow screen needs, and CSS alone cannot do.
+// What a page on a narrow screen or on a projector needs, and CSS alone cannot do.
 (() => {
+  // For a projector: `?project` in the address. Links keep it, also those that are made later, such as a search's results.
+  const root = document.documentElement;
+  if (new URLSearchParams(location.search).has("project")) {
+    root.classList.add("project");
+    root.classList.remove("sidebar-visible");
+    document.getElementById("mdbook-sidebar-toggle-anchor").checked = false;
+    const plain = new URL(location.href);
+    plain.searchParams.delete("project");
+    const leave = document.createElement("a");
+    leave.className = "leave-project";
+    leave.href = plain.href;
+    leave.textContent = "projector: back to normal size";
+    document.querySelector(".right-buttons").prepend(leave);
+    const keep = (link) => {
+      const to = new URL(link.href);
+      if (link === leave || to.protocol !== location.protocol || to.host !== location.host || to.searchParams.has("project")) return;
+      to.search += `${to.search ? "&" : "?"}project`;
+      link.href = to.href;
+    };
+    document.querySelectorAll("a[href]").forEach(keep);
+    const keepOf = (event) => {
+      const link = event.target.closest?.("a[href]");
+      if (link) keep(link);
+    };
+    document.addEventListener("click", keepOf, true);
+    document.addEventListener("auxclick", keepOf, true);
+  }
+
   // Rows of a wide table become blocks there, in which each cell says its column's name. Wide are, besides those that the pages mark,
   // tables with sentences in three columns.
   for (const table of document.querySelectorAll("main table")) {

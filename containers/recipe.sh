@@ -1,22 +1,26 @@
 #!/usr/bin/env bash
-# containers/recipe.sh STEP: what an image of the course consists of. lockstep.def and Containerfile only call it.
+# containers/recipe.sh STEP: what an image of the course consists of. lockstep.def and Containerfile, and for an image that grades grade.def and
+# Containerfile.grade, only call it.
 #
 #   build    first stage, as root: compiles the workspace, and puts what the image keeps into /built
 #   install  second stage, as root: makes the programs of /opt/lockstep commands of the image
+#   grade    the only stage of an image that grades, as root: installs PyTorch and the command's wheel
 #   labels   prints the labels, a KEY=VALUE on each line
 #
-# scripts/image.sh makes the folder that `build` and `labels` read. Builders mount it at /mnt, which every system has.
+# scripts/image.sh makes the folder that `build`, `grade` and `labels` read. Builders mount it at /mnt, which every system has.
 #   source/   the checkout's tracked files, and .libtorch
 #   rust/     the Rust toolchain
 #   crates/   cargo's registry: the crates of Cargo.lock
-#   facts     KEY=VALUE: backend, revision
+#   facts     KEY=VALUE: backend, revision, and what labels say
+# For an image that grades it has only recipe.sh, smoke.sh, facts and the wheel.
 # Where they can, they mount a folder at /srv that keeps cargo's output from one build to the next.
 set -euo pipefail
 
 CONTEXT=${CONTEXT:-/mnt}
 # Where the checkout is in the image. Programs find libtorch in ../../.libtorch/lib, as .cargo/config.toml says.
-HOME_IN_IMAGE=/opt/lockstep
+HOME_IN_IMAGE=${HOME_IN_IMAGE:-/opt/lockstep}
 PROGRAMS=programs/bin
+COMMANDS=${COMMANDS:-/usr/local/bin}
 
 fail() {
   printf 'recipe: error: %s\n' "$1" >&2
@@ -29,16 +33,15 @@ fact() {
 }
 
 labels() {
-  local source=$CONTEXT/source
   cat <<END
 org.opencontainers.image.title=lockstep
-org.opencontainers.image.description=Lockstep: distributed deep-learning training in Rust, its launcher, labs and libtorch
-org.opencontainers.image.version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$source/Cargo.toml")
+org.opencontainers.image.description=Lockstep: $(fact description)
+org.opencontainers.image.version=$(fact version)
 org.opencontainers.image.revision=$(fact revision)
-org.opencontainers.image.licenses=$(sed -n 's/^license = "\(.*\)"/\1/p' "$source/Cargo.toml")
-lockstep.libtorch=$(sed -n 's/^version=//p' "$source/.libtorch/installed")
+org.opencontainers.image.licenses=$(fact licenses)
+lockstep.libtorch=$(fact libtorch)
 lockstep.backend=$(fact backend)
-lockstep.rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$source/rust-toolchain.toml")
+lockstep.rust=$(fact rust)
 lockstep.architecture=$(uname -m)
 END
 }
@@ -104,7 +107,29 @@ install() {
   done
 }
 
+# The command from its wheel, and next to it a Python with PyTorch, which it finds there: the base's, if that has one, such as for ROCm; else that for
+# the CPU from the index that uv knows for it (200 MB), or pip's, with CUDA's libraries (2.7 GB). Needs the network.
+grade() {
+  local python=$HOME_IN_IMAGE/python wheel
+  command -v python3 >/dev/null || fail "the base image has no python3: take one that has, such as python:3.12-slim"
+  wheel=$(find "$CONTEXT" -maxdepth 1 -name "lockstep_course-*_$(uname -m).whl" | head -n 1)
+  [ -n "$wheel" ] || fail "there is no wheel for $(uname -m) in $CONTEXT"
+  python3 -m venv --system-site-packages "$python" || fail "python3 of the base image cannot make a virtual environment (Debian's needs python3-venv)"
+  local pip=("$python/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check)
+  if ! "$python/bin/python" -c 'import torch' 2>/dev/null; then
+    "${pip[@]}" uv
+    "$python/bin/uv" pip install --quiet --no-cache --python "$python/bin/python" --torch-backend "$(fact backend)" "torch==$(fact libtorch)" || {
+      printf 'recipe: uv could not install PyTorch for the CPU (see above): taking that of the index of pip\n' >&2
+      "${pip[@]}" "torch==$(fact libtorch)" || fail "pip could not install PyTorch $(fact libtorch) (see its message above)"
+    }
+  fi
+  "${pip[@]}" --no-index --no-deps "$wheel"
+  cp "$CONTEXT/smoke.sh" "$HOME_IN_IMAGE/smoke.sh"
+  ln -sfn "$python/bin/lockstep" "$COMMANDS/lockstep"
+  chmod -R u=rwX,go=rX "$HOME_IN_IMAGE"
+}
+
 case ${1:-} in
-build | install | labels) "$1" ;;
-*) fail "there is no step '${1:-}', but build, install and labels" ;;
+build | install | grade | labels) "$1" ;;
+*) fail "there is no step '${1:-}', but build, install, grade and labels" ;;
 esac

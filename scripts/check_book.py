@@ -27,6 +27,7 @@ ROOT = pages.ROOT
 BUILT = ROOT / "target" / "book"
 BUILD_SECONDS = 1200  # with the figures' module from nothing
 PHONE, WIDE = 360, 1200
+PROJECTORS = (1280, 720), (1920, 1080)
 TALLEST = 16000  # px, of a picture of a page
 LIGHT, DARK = "light", "navy"  # mdBook's themes for a reader's system that prefers light or dark
 # A word that the pages certainly contain, and one that no page contains.
@@ -147,6 +148,7 @@ def look_through(report, tab, address, folder):
     names = sorted(path.relative_to(BUILT).as_posix() for path in BUILT.rglob("*.html") if path.name != "toc.html")
     report.part(f"{len(names)} pages in a browser, {PHONE} and {WIDE} px wide", looks(tab, address, names))
     report.part("search", searches(tab, address))
+    report.part(f"{len(names)} pages on a projector", projected(tab, address, names))
     if (BUILT / figures.MODULE.name).exists():
         report.part("figures that move", moves(tab, address))
     else:
@@ -158,16 +160,18 @@ def look_through(report, tab, address, folder):
 def looks(tab, address, names):
     script = (ROOT / "scripts/lib/look.js").read_text()
     for name in names:
-        for width in (PHONE, WIDE):
+        for width, scheme in ((PHONE, "light"), (WIDE, "dark")):
+            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             tab.visit(address + name, width)
             # Folds hide what is in them.
             tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
-            found = tab.ask(f"{script}.sideways()") + tab.ask(f"{script}.words()")
+            found = [fault for look in ("sideways", "words", "texts") for fault in tab.ask(f"{script}.{look}()")]
             if width == PHONE:
                 found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
-            yield from (f"{name} at {width} px: {fault}" for fault in found)
+            yield from (f"{name} at {width} px, {scheme}: {fault}" for fault in found)
+    tab.call("Emulation.setEmulatedMedia", features=[])
 
 
 def moves(tab, address):
@@ -202,6 +206,40 @@ def searches(tab, address):
         yield from (f"search for {word}: {complaint}" for complaint in tab.complaints)
 
 
+def projected(tab, address, names):
+    """`?project` makes letters large and leaves out the sidebar, on each page to which links lead, until its link back; not in print."""
+    script = (ROOT / "scripts/lib/look.js").read_text()
+    size = "parseFloat(getComputedStyle(document.querySelector('main p')).fontSize)"
+    is_projected = "document.documentElement.classList.contains('project')"
+    first = "introduction.html"
+    for width, height in PROJECTORS:
+        tab.visit(address + first, width, height)
+        normal = tab.ask(size)
+        tab.visit(f"{address}{first}?project", width, height)
+        if tab.ask(size) < 1.15 * normal:
+            yield f"at {width} px, letters have {tab.ask(size)} px on a projector, and {normal} px otherwise"
+        if tab.ask("document.querySelector('main').clientWidth") < 0.7 * width:
+            yield f"at {width} px, a projector's page uses only {tab.ask('document.querySelector(`main`).clientWidth')} px"
+        if tab.ask("document.getElementById('mdbook-sidebar').getClientRects().length"):
+            yield f"at {width} px, the sidebar is there"
+        tab.call("Emulation.setEmulatedMedia", media="print")
+        if tab.ask(size) > 1.15 * normal:
+            yield "the letters are large in print, too"
+        tab.call("Emulation.setEmulatedMedia", media="")
+        for link in (".nav-chapters.next", "main a[href$='.html?project']"):
+            tab.visit(f"{address}{first}?project", width, height)
+            tab.visit(tab.ask(f"document.querySelector({json.dumps(link)}).href"), width, height)
+            if not tab.ask(is_projected):
+                yield f"the link {link} of {first} does not keep the large letters"
+        tab.visit(tab.ask("document.querySelector('.leave-project').href"), width, height)
+        if tab.ask(is_projected):
+            yield "the link back does not lead to normal letters"
+    for name in names:
+        tab.visit(f"{address}{name}?project", *PROJECTORS[0])
+        tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
+        yield from (f"{name} on a projector: {fault}" for fault in tab.ask(f"{script}.sideways()") + tab.complaints)
+
+
 def photograph(tab, address, names, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for name in names:
@@ -211,6 +249,8 @@ def photograph(tab, address, names, folder):
             tall = tab.ask("document.documentElement.scrollHeight")
             tab.visit(address + name, width, min(tall, TALLEST))
             tab.picture(folder / f"{name.removesuffix('.html').replace('/', '-')}-{theme}-{width}.png")
+        tab.visit(f"{address}{name}?project", *PROJECTORS[1])
+        tab.picture(folder / f"{name.removesuffix('.html').replace('/', '-')}-projector.png")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Checks `lockstep class --serve` in a browser: the page follows seats that write while it is open, shows a torn file and a folder that
-vanishes, says when the command has ended, and fits a phone with 200 seats. And `lockstep report --serve`: its page follows a run.
+vanishes, says when the command has ended, and fits a phone with 200 seats; and on the wall, 20 or 40 seats fit the screen. And `lockstep report --serve`: its page follows a run.
 
     scripts/check_class.py                  all of it
-    scripts/check_class.py --pictures DIR   also write pictures with 5, 50 and 200 seats: on a phone and wide, light and dark
+    scripts/check_class.py --pictures DIR   also write pictures with 5, 50 and 200 seats: on a phone and wide, light and dark; of the wall with
+                                            20 and 40; and of a report
 
 The seats are made up. Without a browser (scripts/setup.sh --book-tools) this is "not verified here". Needs no package.
 """
@@ -27,6 +28,7 @@ from lib import browser  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOCKSTEP = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "lockstep"
 PHONE, WIDE = 360, 1400
+LOOK = (ROOT / "scripts/lib/look.js").read_text()
 SECONDS = 60  # for the page to show what has changed: it asks every two
 TASKS = [("01", "batches"), ("01", "mean_loss"), ("02", "shard"), ("02", "average"), ("02", "line"), ("03", "environment")]
 DIAGNOSES = ["a rank has the whole batch: divide it", "a sum of 3 ranks that was not divided", "both ranks send first and wait"]
@@ -60,8 +62,8 @@ def fill(folder, seats):
 
 @contextlib.contextmanager
 def serving(folder, name="class", *words):
-    """The running command and the page's address."""
-    command = [LOCKSTEP, name, folder, "--serve", "127.0.0.1:0", *words]
+    """The running command and the page's address; without a folder, of what the words ask for."""
+    command = [LOCKSTEP, name, *([folder] if folder else []), "--serve", "127.0.0.1:0", *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         silent = threading.Timer(SECONDS, process.kill)
@@ -128,8 +130,49 @@ def fits(tab, folder, seats, pictures):
                 over = tab.ask("document.documentElement.scrollWidth - innerWidth")
                 if over > 0:
                     raise RuntimeError(f"with {seats} seats the page is {over} px wider than {width}")
+                if unreadable := tab.ask(f"{LOOK}.texts()"):
+                    raise RuntimeError(f"in {scheme}, the page {unreadable}")
                 if pictures:
                     tab.picture(pictures / f"class-{seats}-{'phone' if width == PHONE else 'wide'}-{scheme}.png")
+
+
+# What does not fit: seats below the screen, a page that scrolls, words that are cut off (a name may be), letters too small to read.
+ON_THE_WALL = """(() => {
+  const seats = [...document.querySelectorAll(".all li")], faults = [];
+  const below = seats.filter((seat) => seat.getBoundingClientRect().bottom > innerHeight).length;
+  if (below) faults.push(`${below} seats are below the screen`);
+  const page = document.documentElement;
+  if (page.scrollHeight > innerHeight || page.scrollWidth > innerWidth) faults.push(`the page has ${page.scrollWidth} x ${page.scrollHeight} px`);
+  for (const part of document.querySelectorAll(".all li > span:not(.who)"))
+    if (part.scrollWidth > part.clientWidth + 1) faults.push(`"${part.textContent}" is cut off`);
+  for (const who of document.querySelectorAll(".all .who")) if (who.clientWidth < 50) faults.push(`${who.clientWidth} px for a name`);
+  const letters = parseFloat(getComputedStyle(document.querySelector(".all")).fontSize);
+  if (letters < 12) faults.push(`letters of ${letters} px`);
+  return { seats: seats.length, faults: [...new Set(faults)] };
+})()"""
+
+
+def hangs(tab, pictures):
+    """A made-up class on the wall: each seat is seen without scrolling."""
+    for seats in (20, 40):
+        with serving(None, "class", "--demo", str(seats), "--route", "day", "--title", "A day in May") as (_, address):
+            for width, height in ((1280, 720), (1920, 1080)):
+                for route in ("day", "whole"):
+                    tab.visit(f"{address}?route={route}&wall=on", width, height)
+                    found = tab.ask(ON_THE_WALL)
+                    if found["seats"] != seats or found["faults"]:
+                        raise RuntimeError(f"on a wall of {width} x {height}, route {route}, {found['seats']} of {seats} seats: {found['faults']}")
+                    shows(tab, "made up")
+                    if pictures and route == "day":
+                        tab.picture(pictures / f"wall-{seats}-{width}.png")
+            for name in ("", "report.html"):
+                for scheme in ("light", "dark"):
+                    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+                    tab.visit(f"{address}{name}?route=day", WIDE, 1600)
+                    if unreadable := tab.ask(f"{LOOK}.texts()"):
+                        raise RuntimeError(f"in {scheme}, /{name} {unreadable}")
+                    if pictures:
+                        tab.picture(pictures / f"demo-{seats}-{name.removesuffix('.html') or 'page'}-{scheme}.png")
 
 
 def draws(tab, folder, pictures):
@@ -150,10 +193,13 @@ def draws(tab, folder, pictures):
         shows(tab, "40 steps")
         if not tab.ask("window.same && document.getElementById('loss-numbers').open") or tab.complaints:
             raise RuntimeError(f"the curves were loaded again, or what was open was closed: {tab.complaints}")
-        for width in (PHONE, WIDE):
+        for width, scheme in ((PHONE, "light"), (WIDE, "dark")):
+            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
             tab.visit(address, width, 1200)
             if tab.ask("document.documentElement.scrollWidth - innerWidth") > 0:
                 raise RuntimeError(f"the page of curves is wider than {width}")
+            if unreadable := tab.ask(f"{LOOK}.texts()"):
+                raise RuntimeError(f"the page of curves {unreadable}")
             if pictures:
                 tab.picture(pictures / f"curves-{'phone' if width == PHONE else 'wide'}.png")
         process.send_signal(signal.SIGINT)
@@ -176,6 +222,7 @@ def main():
         return 0
     with tempfile.TemporaryDirectory() as parent, browser.opened(program) as tab:
         try:
+            hangs(tab, pictures)
             for name in ("live", "curves", "5", "50", "200"):
                 folder = pathlib.Path(parent) / name
                 folder.mkdir()
@@ -188,7 +235,7 @@ def main():
         except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
             print(f"class: FAILED: {error}")
             return 1
-    print("class: the page follows seats, and fits a phone and a wide screen with 5, 50 and 200; the page of curves follows a run")
+    print("class: the page follows seats, and fits a phone and a wide screen with 5, 50 and 200, the wall 20 and 40; the page of curves follows a run")
     return 0
 
 

@@ -123,6 +123,7 @@ def check(folder, wheel, python, packages, torch, version):
     first_verdict(new)
     others(new)
     new.call("tour", ["lockstep", "tour", "--samples", "512", "--epochs", "3"], says=["PyTorch " + torch, "undisturbed run", "8 passed; "])
+    new.call("tour --elastic", ["lockstep", "tour", "--elastic"], 2, ["its Python program", "has no virtual ranks"])
     steps = ["pip install", "init", "untouched", "wrong", "right", "tour"]
     print(f"check-wheel: {wheel.name} with PyTorch {torch}: in order")
     print("check-wheel: " + ", ".join(f"{name} {new.took[name]:.1f} s" for name in steps))

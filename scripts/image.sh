@@ -17,18 +17,19 @@ usage() {
   cat <<'END'
 usage: scripts/image.sh [apptainer|oci] [OPTIONS] [-- OPTIONS of apptainer, podman or buildah]
 
-Builds an image with the labs, their launcher and libtorch, then trains two ranks in it. Without one of the two words it takes what
+Builds an image with the labs, their launcher and libtorch, then trains two ranks in it; or one that grades. Without one of the two words it takes what
 is installed: apptainer, which writes a .sif file, or else podman, buildah or docker, which write an archive in OCI's format.
 
   --cuda        for NVIDIA GPUs, with NCCL; the checkout needs scripts/setup.sh --cuda
+  --grade       one that grades tasks in Python instead: the command's wheel (scripts/wheel.sh) and PyTorch for the CPU, without a compiler
   --base BASE   the system in the image: a name for a registry, or a folder or image file that is here, for which no network is needed
-                if it has g++ (default: debian:12-slim)
+                if it has g++ (default: debian:12-slim; with --grade python:3.12-slim)
   --work DIR    where the context, cargo's output and the image are kept (default: target/image)
   --context     only gather what the build needs
   --help        this text
 
-From the network: the base image, unless --base names one that is here; g++ and what it needs, unless the base has it. All else
-comes from this checkout. The image is for this machine's architecture.
+From the network: the base image, unless --base names one that is here; g++ and what it needs, unless the base has it; with --grade
+PyTorch. All else comes from this checkout. The image is for this machine's architecture.
 
 What follows -- is for building and for trying. Root with limited rights, as in a container, needs `-- --fakeroot` with apptainer,
 and `-- --isolation=chroot` with buildah.
@@ -36,11 +37,12 @@ END
 }
 
 parse_arguments() {
-  KIND='' BACKEND=cpu BASE=debian:12-slim WORK=$ROOT/target/image ONLY_CONTEXT=0 OPTIONS=()
+  KIND='' BACKEND=cpu BASE='' WORK=$ROOT/target/image GRADE=0 ONLY_CONTEXT=0 OPTIONS=()
   while [ $# -gt 0 ]; do
     case $1 in
     apptainer | oci) KIND=$1 ;;
     --cuda) BACKEND=cuda ;;
+    --grade) GRADE=1 ;;
     --context) ONLY_CONTEXT=1 ;;
     --base | --work)
       [ $# -ge 2 ] || die "$1 needs a value" "scripts/image.sh --help"
@@ -87,17 +89,29 @@ choose_engine() {
   if [ "$ENGINE" = apptainer ]; then KIND=apptainer; else KIND=oci; fi
 }
 
+# What is built: CONTEXT, what the build reads; RECIPE and FILE in containers/; TAG, in the image's name.
+choose_recipe() {
+  CONTEXT=$WORK/context RECIPE=lockstep FILE=Containerfile TAG=$BACKEND
+  if [ "$GRADE" = 1 ]; then
+    [ "$BACKEND" = cpu ] || die "an image that grades is for the CPU" "leave --cuda out"
+    CONTEXT=$WORK/grading RECIPE=grade FILE=Containerfile.grade TAG=grade
+    : "${BASE:=python:3.12-slim}"
+  fi
+  : "${BASE:=debian:12-slim}"
+}
+
 main() {
   parse_arguments "$@"
+  choose_recipe
   [ "$ONLY_CONTEXT" = 1 ] || choose_engine
-  make_context "$WORK/context"
+  if [ "$GRADE" = 1 ]; then make_grading_context "$CONTEXT"; else make_context "$CONTEXT"; fi
   [ "$ONLY_CONTEXT" = 0 ] || exit 0
-  IMAGE=$WORK/lockstep-$BACKEND.$(if [ "$KIND" = apptainer ]; then echo sif; else echo oci.tar; fi)
-  say "building $IMAGE with $ENGINE: the first time compiles the workspace, which takes minutes"
+  IMAGE=$WORK/lockstep-$TAG.$(if [ "$KIND" = apptainer ]; then echo sif; else echo oci.tar; fi)
+  say "building $IMAGE with $ENGINE$([ "$GRADE" = 1 ] || echo ": the first time compiles the workspace, which takes minutes")"
   mkdir -p "$WORK/cache"
   "build_$KIND"
-  say "trying it: two ranks of lab 03"
-  "try_$KIND" >&2 || die "the image was built, but its training failed (see above)" "run it by hand: book/src/containers.md"
+  say "trying it: $(if [ "$GRADE" = 1 ]; then echo "a task is graded"; else echo "two ranks of lab 03"; fi)"
+  "try_$KIND" >&2 || die "the image was built, but it does not work (see above)" "run it by hand: book/src/containers.md"
   say "$IMAGE is in place: $(megabytes "$IMAGE") MB"
 }
 

@@ -7,7 +7,8 @@
 A recording ends with a line that says where it comes from. It is stale when the lab's source has changed since: the line holds
 the first 12 hex digits of the source's SHA-256. A program that does not end with the expected exit code (0,
 except for those that show a failure) is not recorded. Needs a finished set-up, and no package. CARGO names another cargo,
-LOCKSTEP_DATA the folder with the real digits; without it their recording stays as it is.
+LOCKSTEP_DATA the folder with the real digits, LOCKSTEP_PYTHON a Python with PyTorch; without these, recordings that need them stay as
+they are.
 
 Output is recorded unchanged, except for what differs on each machine: the folders of the checkout
 and of temporary files, and the host's name where the launcher reports it (`places`). Ids and process numbers stay.
@@ -50,6 +51,8 @@ MNIST = "cargo run -q -p lab-02-spawn-ddp"
 TWO_RANKS = "lockstep run --standalone --nproc-per-node=2"
 # The chapters of labs 04 and 05 show sockets.
 TWO_OVER_GLOO = "lockstep run --standalone --backend=gloo --nproc-per-node=2"
+
+VIRTUAL = "lockstep run --standalone --nproc-per-node={} lab-06-snapshot-resume --virtual-ranks 4"
 
 # name: (command, source, ranks that it starts[, (rank to kill, how the line begins at which it is killed)])
 RECORDINGS = {
@@ -114,6 +117,19 @@ RECORDINGS = {
         LAB_6,
         1,
     ),
+    "lab-06-torchrun": (
+        'lab-02-draw-digits target/try/digits && "$LOCKSTEP_PYTHON" labs/06-snapshot-resume/torchrun_elastic.py --data target/try/digits',
+        "labs/06-snapshot-resume/torchrun_elastic.py",
+        0,
+    ),
+    "lab-06-virtual-ranks": (
+        f"{VIRTUAL.format(4)} --snapshots target/try/whole --weights target/try/four && "
+        f"{VIRTUAL.format(4)} --snapshots target/try/fewer --epochs 1 && "
+        f"{VIRTUAL.format(3)} --snapshots target/try/fewer --weights target/try/three && "
+        "lockstep same target/try/four/rank-0.safetensors target/try/three/rank-0.safetensors",
+        LAB_6,
+        4,
+    ),
     "lab-07": (TWO_RANKS + " lab-07-cifar-resnet --num-epochs 3 --model-dir target/try/models", LAB_7, 2),
     "lab-07-real": (TWO_RANKS + ' lab-07-cifar-resnet --data "$LOCKSTEP_DATA" --model-dir target/try/models', LAB_7, 2),
     "lab-08": (TWO_RANKS + " lab-08-image-folder --snapshots target/try/snapshots", LAB_8, 2),
@@ -144,6 +160,7 @@ RECORDINGS = {
     "lab-12-ddp": (TWO_RANKS + " lab-12-parallelism --scheme ddp --steps 4", LAB_12, 2),
     "lab-12-tensor": (TWO_RANKS + " lab-12-parallelism --scheme tensor --steps 4", LAB_12, 2),
     "lab-12-sharded": (TWO_RANKS + " lab-12-parallelism --scheme sharded --steps 4", LAB_12, 2),
+    "bench-elastic": ("lockstep bench elastic", "harness/bench/src/elastic.rs", 0),
     "layouts": ("lockstep bench predict labs/12-parallelism/cluster.toml", "harness/bench/src/layouts.rs", 0),
     "lab-12-pipeline": (TWO_RANKS + " lab-12-parallelism --scheme pipeline --steps 4", LAB_12, 2),
     "lab-12-context": (TWO_RANKS + " lab-12-parallelism --scheme context --steps 4", LAB_12, 2),
@@ -158,6 +175,12 @@ RECORDINGS = {
     "inject-list": ("lockstep inject --list", "harness/prove/scenarios", 0),
     "inject-scenario": ("lockstep inject --show torn-snapshot", "harness/prove/scenarios/torn-snapshot.toml", 0),
     "inject": ("lockstep inject kill-one-worker kill-in-the-middle-of-a-save torn-snapshot", "harness/prove/src", 0),
+    "inject-elastic": (
+        "lockstep inject lost-for-good one-leaves one-comes-later eight-three-five-eight requeued-on-fewer-nodes",
+        "harness/prove/src/soak_elastic.rs",
+        0,
+    ),
+    "tour-elastic": ("lockstep tour --elastic", "harness/prove/src/tour_elastic.rs", 0),
     "verify": ("lockstep verify 06", "harness/prove/src/verify.rs", 0),
     # These need root, Slurm and nftables.
     "cluster": (
@@ -173,6 +196,7 @@ RECORDINGS = {
         4,
     ),
     "cluster-lost-node": (f"{LAB_9}/lost-node.sh lose", f"{LAB_9}/lost-node.sh", 0),
+    "cluster-go-on": (f"{LAB_9}/lost-node.sh go-on", f"{LAB_9}/lost-node.sh", 0),
     "cluster-cut-node": (f"{LAB_9}/lost-node.sh cut", f"{LAB_9}/lost-node.sh", 0),
     "doctor": (
         "lockstep cluster up --nodes 2 && lockstep cluster fault block n2 --port 29500 && "
@@ -214,8 +238,8 @@ def main(arguments):
     if unknown:
         sys.exit(f"record: no recording is called {', '.join(unknown)}; there are {', '.join(RECORDINGS)}")
     for name in arguments or RECORDINGS:
-        if needs_data(name) and not os.environ.get("LOCKSTEP_DATA"):
-            print(f"record: {name} is kept as it is: set LOCKSTEP_DATA to record it")
+        if variable := lacks(name):
+            print(f"record: {name} is kept as it is: set {variable} to record it")
             continue
         print(f"record: {name}: {RECORDINGS[name][0]}", flush=True)
         path_of(name).parent.mkdir(exist_ok=True)
@@ -225,8 +249,10 @@ def main(arguments):
     return report(check())
 
 
-def needs_data(name):
-    return "LOCKSTEP_DATA" in RECORDINGS[name][0]
+def lacks(name):
+    """The variable that the recording needs and that is not set, if there is one."""
+    needed = re.findall(r"\$(LOCKSTEP_\w+)", RECORDINGS[name][0])
+    return next((variable for variable in needed if not os.environ.get(variable)), None)
 
 
 def report(faults):
@@ -335,8 +361,8 @@ def check():
     faults = []
     for name in RECORDINGS:
         found = stale(name)
-        if found and needs_data(name) and not os.environ.get("LOCKSTEP_DATA"):
-            print(f"record: not verified here: {found[0]} (with LOCKSTEP_DATA set)")
+        if found and (variable := lacks(name)):
+            print(f"record: not verified here: {found[0]} (with {variable} set)")
         else:
             faults += found
     left = {path.stem for path in (BOOK / "recorded").glob("*.txt")} - set(RECORDINGS)

@@ -75,8 +75,7 @@ check_version() {
 
 make_crates() {
   local crate
-  python3 scripts/check_packages.py
-  cargo package --quiet --locked --no-verify "${CRATES[@]/#/--package=}"
+  python3 scripts/check_packages.py # packs them, too
   for crate in "${CRATES[@]}"; do
     cp "${CARGO_TARGET_DIR:-target}/package/$crate-$VERSION.crate" "$OUT"
   done

@@ -164,6 +164,7 @@ read_book() {
     python3 scripts/record.py --check || rc=1
     python3 scripts/check_book.py || rc=1
     python3 scripts/check_class.py || rc=1
+    python3 scripts/check_replay.py || rc=1
     exit "$rc"
   } | tee "$TARGET/book.txt"
 }

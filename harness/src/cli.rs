@@ -7,7 +7,7 @@ use lockstep_launch::command::Shell;
 use lockstep_prove::{inject, same, tour, verify};
 use lockstep_report::{Screen, listing};
 use lockstep_site::{cluster, doctor, render};
-use {lockstep_bench as bench, lockstep_curves as curves, lockstep_learn as learn};
+use {lockstep_bench as bench, lockstep_curves as curves, lockstep_learn as learn, lockstep_replay as replay};
 
 use crate::exit::Code;
 use crate::{reference, stacks};
@@ -42,6 +42,7 @@ enum Command {
     Run(Box<lockstep_launch::command::RunOptions>),
     Stacks(stacks::StacksOptions),
     Report(curves::ReportOptions),
+    Replay(replay::ReplayOptions),
     Tour(tour::TourOptions),
     Inject(inject::InjectOptions),
     Same(same::SameOptions),
@@ -74,7 +75,7 @@ enum Command {
 /// The subcommands as the page of help lists them, by what one wants to do.
 const GROUPS: [(&str, &[&str]); 6] = [
     ("Learning", &["tour", "init", "grade", "hint", "watch", "progress", "reset", "solution", "book", "class"]),
-    ("Running", &["run", "report", "stacks", "new", "data"]),
+    ("Running", &["run", "report", "replay", "stacks", "new", "data"]),
     ("Proving", &["verify", "inject", "same"]),
     ("Measuring", &["bench"]),
     ("At your site", &["doctor", "render", "cluster"]),
@@ -122,6 +123,7 @@ impl Cli {
             Command::Run(options) => options.exec(|| Ok(Cli::command())),
             Command::Stacks(options) => options.exec(),
             Command::Report(options) => options.exec(),
+            Command::Replay(options) => options.exec(),
             Command::Tour(options) => options.exec(),
             Command::Inject(options) => options.exec(),
             Command::Same(options) => options.exec(),

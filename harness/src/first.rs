@@ -57,8 +57,7 @@ impl Cli {
 
 /// Compiles the whole program and becomes it, with the same arguments.
 ///
-/// # Errors
-/// [`Refused`] if it cannot be compiled, with the command to try; the system has no room for cargo's processes, or cannot start it.
+/// Errors: [`Refused`] if it cannot be compiled, with the command to try; the system has no room for cargo's processes, or cannot start it.
 fn become_whole<T>() -> anyhow::Result<T> {
     let this = std::env::current_exe().context("cannot find this program's own path")?;
     let lacks = "this is the first build of lockstep, with `tour`, `run` and `stacks`";

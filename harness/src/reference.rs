@@ -17,17 +17,18 @@ use crate::variables::{VARIABLES, Variables};
 const WIDTH: usize = 96;
 
 /// A page as Markdown, with its title. `whole` is the command line of the whole program.
-pub(crate) fn text(page: Page, whole: clap::Command) -> String {
-    match page {
+pub(crate) fn text(page: Page, whole: clap::Command) -> anyhow::Result<String> {
+    Ok(match page {
         Page::Commands => commands(whole),
         Page::ExitCodes => exit_codes(),
         Page::Faults => format!("# What doctor finds\n\n{}", doctor::page()),
         Page::FailureCauses => failure_causes(),
+        Page::Questions => lockstep_author::quiz::page()?,
         Page::ScriptMistakes => format!("# Mistakes in batch scripts\n\n{}", render::mistakes_page()),
         Page::SiteProfiles => format!("# Site profiles\n\n{}", render::profile_page()),
         Page::Tasks => tasks(),
         Page::Variables => variables(),
-    }
+    })
 }
 
 pub(crate) fn commands(whole: clap::Command) -> String {
@@ -179,7 +180,8 @@ mod tests {
             let title = place.lines().next().unwrap();
             assert!(place.ends_with(&format!("\n<!-- reference: {name} -->\n")), "{place}");
             assert!(place.contains(&format!("`lockstep course reference {name}`")), "{place}");
-            assert!(text(*page, clap::Command::new("lockstep")).starts_with(&format!("{title}\n\n")), "{title}");
+            let printed = text(*page, clap::Command::new("lockstep")).unwrap();
+            assert!(printed.starts_with(&format!("{title}\n\n")), "{title}");
         }
     }
 

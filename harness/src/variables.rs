@@ -37,6 +37,12 @@ pub(crate) const VARIABLES: &[Variables] = &[
         meaning: "the GPUs that a process sees; with `--virtual-local-rank` the launcher sets it to one GPU for each worker",
     },
     Variables {
+        names: &["HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"],
+        by: "PyTorch for ROCm, `lockstep run`",
+        meaning: "the same for AMD's GPUs: first ROCR_VISIBLE_DEVICES hides some from all programs, then HIP_VISIBLE_DEVICES, or \
+            CUDA_VISIBLE_DEVICES where it is not set, counts those that are left",
+    },
+    Variables {
         names: &["GROUP_RANK", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE"],
         by: "`LaunchEnv`",
         meaning: "set by the launcher: the node's number, which attempt this is, the job's id, and whether the store is the launcher's \
@@ -184,6 +190,12 @@ pub(crate) const VARIABLES: &[Variables] = &[
         names: &["LOCKSTEP_EVENTS"],
         by: "labs, `lockstep run`",
         meaning: "the folder for event files of ranks and launchers, a new one for each run; `lockstep report` draws them",
+    },
+    Variables {
+        names: &["LOCKSTEP_RECORD"],
+        by: "labs, `lockstep run`",
+        meaning: "the folder in which ranks record their calls, set by `lockstep run --record FILE`; set it yourself for a program that starts \
+            its own ranks. `lockstep replay` shows the recording",
     },
     Variables {
         names: &["LOCKSTEP_FAULTS"],

@@ -1,6 +1,8 @@
-"""Lab 06: how the grader's inputs reach each task's function; a disk that records and fails; snapshots; and jobs that are killed or stopped."""
+"""Lab 06: how the grader's inputs reach each task's function; a disk that records and fails; snapshots; jobs that are killed or stopped; and
+virtual ranks."""
 
 import builtins
+import io
 import os
 import random
 import resource
@@ -13,7 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .rank import Task, WrongType, a, explained, integer, integers, nothing, number, sequence
+from .rank import Task, WrongType, a, explained, integer, integers, nothing, number, numbers, sequence
 
 # --- Task `whole`: the part of `os` and `open` that it needs. It records each operation for the grader, which cannot switch off the power, and
 # SIMULATES two failures of a disk: one that is full, and one that cannot sync.
@@ -32,41 +34,51 @@ def _note(what: str, *paths: Path) -> None:
 
 
 class File:
-    """A file that is open for writing bytes, as `open(path, "wb")` returns it, without a buffer: each `write` reaches the kernel."""
+    """A file that is open for writing bytes, as `open(path, "wb")` returns it: the last bytes stay in its buffer until `flush` or `close`."""
 
     def __init__(self, path: Path, mode: str) -> None:
-        self._path, self._file = path, builtins.open(path, mode, buffering=0)
+        self._path, self._file, self._buffer = path, builtins.open(path, mode, buffering=0), b""
         _DiskState.files[self._file.fileno()] = path
 
     def write(self, data: bytes) -> int:
-        """Writes all bytes."""
+        """Writes bytes: all but the last reach the kernel."""
+        all_bytes = self._buffer + bytes(data)
+        kept = min(len(all_bytes), io.DEFAULT_BUFFER_SIZE)
+        self._buffer = all_bytes[len(all_bytes) - kept :]
+        self._write(all_bytes[: len(all_bytes) - kept])
+        return len(data)
+
+    def _write(self, data: bytes) -> None:
+        if not data:
+            return
         _note("Wrote", self._path)
         failure = _DiskState.failure
+        room = len(data)
         if isinstance(failure, dict):
-            room = min(len(data), failure["FullAfter"])
+            room = min(room, failure["FullAfter"])
             failure["FullAfter"] -= room
-            self._write(data[:room])
-            if room < len(data):
-                raise OSError(28, "No space left on device", str(self._path))
-            return room
-        return self._write(data)
-
-    def _write(self, data: bytes) -> int:
         written = 0
-        while written < len(data):
-            written += self._file.write(data[written:]) or 0
-        return written
+        while written < room:
+            written += self._file.write(data[written:room]) or 0
+        if room < len(data):
+            raise OSError(28, "No space left on device", str(self._path))
 
     def flush(self) -> None:
-        """Passes what was written to the kernel. The disk need not have it."""
+        """Passes what is in the buffer to the kernel. The disk need not have it."""
+        data, self._buffer = self._buffer, b""
+        self._write(data)
 
     def fileno(self) -> int:
         """The file's descriptor, for `fsync`."""
         return self._file.fileno()
 
     def close(self) -> None:
-        """Closes the file."""
-        self._file.close()
+        """Closes the file, after a `flush`."""
+        try:
+            if not self._file.closed:
+                self.flush()
+        finally:
+            self._file.close()
 
     def __enter__(self) -> "File":
         return self
@@ -244,6 +256,88 @@ class Run:
         return self._saved, self._trained[: self._steps] if self._was_stopped() else self._trained
 
 
+# --- Task `virtual_ranks`: a training whose steps virtual ranks share.
+
+
+class Training:
+    """A training on one of its ranks."""
+
+    def __init__(self, given: dict[str, Any], rank: int) -> None:
+        # The number of this rank, and how many there are.
+        self.rank, self.ranks = rank, given["ranks"]
+        # How many virtual ranks there are: at least as many as ranks.
+        self.virtual_ranks = given["virtual_ranks"]
+        # The samples of a virtual rank in a step.
+        self.batch_size = given["batch_size"]
+        self.seed = given["seed"]
+        # The steps in an epoch, in which the virtual ranks take all samples.
+        self.steps = given["steps"]
+        self._passes: list[dict[str, Any]] = []
+
+    def order(self, epoch: int) -> list[int]:
+        """The order of all samples in an epoch: the same on all ranks."""
+        order = list(range(self.steps * self.virtual_ranks * self.batch_size))
+        random.Random(f"{self.seed}, {epoch}").shuffle(order)
+        return order
+
+    def train(self, virtual_rank: int, samples: Sequence[int], generator: random.Random) -> None:
+        """Computes the gradient of one virtual rank. Dropout draws from `generator`."""
+        drawn = [a(random.Random, generator, "a random.Random", "`train` got").getrandbits(53) for _ in range(2)]
+        virtual_rank, samples = integer(virtual_rank, "`train` got"), integers(samples, "`train` got")
+        self._passes.append({"virtual_rank": virtual_rank, "samples": samples, "random": drawn})
+
+
+# --- Task `tree_sum`: ranks that add up the gradients of virtual ranks.
+
+
+def halves(node: range) -> tuple[range, range]:
+    """The two children of a node of the tree: its halves, the second of which is longer if they are not equal."""
+    middle = (node.start + node.stop) // 2
+    return range(node.start, middle), range(middle, node.stop)
+
+
+class Ranks:
+    """The ranks of the group, and the virtual ranks that they share."""
+
+    def __init__(self, virtual_ranks: int, arrivals: list[int]) -> None:
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        # How many virtual ranks there are, and those of this rank.
+        self.virtual_ranks = virtual_ranks
+        self.part = range(rank * virtual_ranks // ranks, (rank + 1) * virtual_ranks // ranks)
+        self._arrivals, self._sent = arrivals, 0
+
+    def tree(self) -> list[range]:
+        """The nodes of the tree that have children, each after its children. The last one is the root, which covers all virtual ranks."""
+
+        def below(node: range) -> list[range]:
+            return [part for half in halves(node) for part in below(half)] + [node] if len(node) > 1 else []
+
+        return below(range(self.virtual_ranks))
+
+    def exchange(self, sums: dict[range, torch.Tensor]) -> list[tuple[range, torch.Tensor]]:
+        """Sends sums to all ranks, and returns the sums of all ranks, also of this one, in the order in which they arrive: another one on
+        each rank. All ranks call this together."""
+        own = list(a(dict, sums, "a dict of sums by their nodes", "`exchange` got").items())
+        for node, total in own:
+            a(range, node, "a range of virtual ranks", "`exchange` got a sum of")
+            a(torch.Tensor, total, "a tensor", "`exchange` got")
+        self._sent += len(own)
+        by_rank = self._gather(own)
+        return [arrived for rank in self._arrivals for arrived in by_rank[rank]]
+
+    def _gather(self, own: list[Any] | str) -> list[Any]:
+        """The sums of all ranks, unless all have ended, each in its way."""
+        by_rank: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(by_rank, own)
+        ended = [(rank, how) for rank, how in enumerate(by_rank) if isinstance(how, str)]
+        if ended and len(ended) < len(by_rank):
+            raise RuntimeError(
+                f"{len(by_rank) - len(ended)} of {len(by_rank)} ranks exchange sums, but rank {ended[0][0]} {ended[0][1]}: all ranks must call "
+                "`exchange` equally often, although they have different numbers of sums"
+            )
+        return by_rank
+
+
 # --- How inputs reach the functions.
 
 
@@ -308,12 +402,12 @@ def _whole(answer: Callable[..., Any], given: Any) -> tuple[str | None, list[dic
 
 
 def _newest(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
-    folder, readable = given
-    if readable:
+    folder, access = given
+    if access == "Readable":
         return {"Ok": _path(answer(Path(folder)))}
-    # The process can open no file or folder: too many are open.
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+    if access == "NoMoreFiles":  # the process can open no file or folder
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
     try:
         return {"Ok": _path(answer(Path(folder)))}
     except OSError as error:
@@ -348,6 +442,31 @@ def _reshard(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
     return done
 
 
+def _virtual_ranks(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
+    done: dict[str, Any] = {"steps": [], "orders": []}
+    for epoch, step in given["steps_of"]:
+        ranks = [Training(given, rank) for rank in range(given["ranks"])]
+        for run in ranks:
+            nothing(answer(run, epoch, step))
+        done["steps"].append([run._passes for run in ranks])
+        done["orders"].append(ranks[0].order(epoch))
+    return done
+
+
+def _tree_sum(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
+    gradients = given["gradients"]
+    ranks = Ranks(len(gradients), given["arrivals"][dist.get_rank()])
+    kind = torch.float32 if given["single"] else torch.float64
+    own = {range(v, v + 1): torch.tensor(gradients[v], dtype=torch.float64).to(kind) for v in ranks.part}
+    try:
+        total = answer(ranks, own)
+    except Exception as error:
+        ranks._gather(f"has failed ({explained(error)})")
+        raise
+    ranks._gather("has returned")
+    return {"numbers": numbers(total), "kind": str(total.dtype).removeprefix("torch."), "sent": ranks._sent}
+
+
 TASKS = {
     "next_step": Task(_next_step),
     "state": Task(_state),
@@ -355,4 +474,6 @@ TASKS = {
     "whole": Task(_whole),
     "newest": Task(_newest),
     "reshard": Task(_reshard, in_group=True),
+    "virtual_ranks": Task(_virtual_ranks),
+    "tree_sum": Task(_tree_sum, in_group=True),
 }

@@ -11,6 +11,7 @@ rule out:
 A thread answers the grader's questions where the rank is (`engine/contract/src/desync_report.rs`).
 """
 
+import ctypes
 import functools
 import inspect
 import json
@@ -419,17 +420,17 @@ def _joining_all(original: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(original)
     def init_process_group(*positional: Any, **named: Any) -> None:
         rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        answering = _answer(rank, world_size) if world_size > 1 else set()
-        before = _threads() | answering
+        if world_size > 1:
+            _answer(rank, world_size)
         RECORDER.joining = {"group": WHOLE_JOB, "members": list(range(world_size))}
         try:
-            original(*positional, **named)
+            with _naming_threads():
+                original(*positional, **named)
         finally:
             RECORDER.joining = None
         RECORDER.groups.append(dist.get_world_size())
         if world_size > 1 and os.environ.get(COMPARE_CALLS) != "0":
             RECORDER.store = connect(rank, world_size)
-        _name_threads(before)
 
     return init_process_group
 
@@ -440,19 +441,18 @@ def _joining_part(original: Callable[..., Any]) -> Callable[..., Any]:
         RECORDER.created += 1
         name = str(RECORDER.created)
         members = sorted(ranks) if ranks is not None else list(range(dist.get_world_size()))
-        before = _threads()
         RECORDER.joining = {"group": name, "members": members}
         RECORDER.inside = True
         try:
             if not named.get("use_local_synchronization"):
                 _compare_groups(members)
-            group = original(ranks, *positional, **named)
+            with _naming_threads():
+                group = original(ranks, *positional, **named)
         finally:
             RECORDER.joining, RECORDER.inside = None, False
         if group != dist.GroupMember.NON_GROUP_MEMBER:
             RECORDER.names[id(group)] = (group, name, members)
             RECORDER.groups.append(len(members))
-        _name_threads(before)
         return group
 
     return new_group
@@ -480,14 +480,13 @@ def connect(rank: int, world_size: int) -> dist.TCPStore:
     return dist.TCPStore(address, port, world_size, is_master=False, timeout=PATIENCE, wait_for_workers=False)
 
 
-def _answer(rank: int, world_size: int) -> set[str]:
-    """Starts the thread that answers where this rank is. Returns its id."""
+def _answer(rank: int, world_size: int) -> None:
+    """Starts the thread that answers where this rank is."""
     store = connect(rank, world_size)
-    begun, tid = threading.Event(), []
+    begun = threading.Event()
 
     def answer() -> None:
-        tid.append(str(threading.get_native_id()))
-        Path(f"/proc/self/task/{tid[0]}/comm").write_text(DESYNC_REPORT)
+        _name_thread(DESYNC_REPORT)
         begun.set()
         answered = 0
         try:
@@ -502,20 +501,23 @@ def _answer(rank: int, world_size: int) -> set[str]:
 
     threading.Thread(target=answer, daemon=True).start()
     begun.wait()
-    return set(tid)
 
 
 _SLEEP = threading.Event()
+# prctl(2): the name of the calling thread, which those that it starts inherit.
+PR_SET_NAME = 15
 
 
-def _threads() -> set[str]:
-    return set(os.listdir("/proc/self/task"))
+def _name_thread(name: str) -> None:
+    ctypes.CDLL(None).prctl(PR_SET_NAME, name.encode())
 
 
-def _name_threads(before: set[str]) -> None:
-    """Names the threads that a group has started: they run whatever the answer does."""
-    for thread in _threads() - before:
-        try:
-            Path(f"/proc/self/task/{thread}/comm").write_text(GLOO)
-        except OSError:
-            continue  # it has ended
+@contextmanager
+def _naming_threads() -> Iterator[None]:
+    """Names the threads that a group starts, which run whatever the answer does. In a class, a rank may not write to /proc."""
+    own = Path("/proc/thread-self/comm").read_text().strip()
+    _name_thread(GLOO)
+    try:
+        yield
+    finally:
+        _name_thread(own)

@@ -5,6 +5,7 @@ function, or an edit of the course's own.
 """
 
 import ast
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -76,10 +77,29 @@ def _module(text: str, path: Path) -> types.ModuleType:
     module = types.ModuleType(f"{path.parent.name}_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module
+    module.__dict__["hash"] = process_hash
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     exec(compile(text, str(path), "exec"), module.__dict__)  # the point of this program
     return module
+
+
+# Lines of an answer that take the hash of a text.
+_HASHED: set[int] = set()
+
+
+def process_hash(value: object) -> int:
+    """`hash` as processes have it that were started one by one: each gives texts other numbers (PYTHONHASHSEED), but copies of one share them."""
+    if not _has_text(value):
+        return hash(value)
+    _HASHED.add(sys._getframe(1).f_lineno)
+    return hash((os.getpid(), value))
+
+
+def _has_text(value: object) -> bool:
+    if isinstance(value, (tuple, frozenset)):
+        return any(map(_has_text, value))
+    return isinstance(value, (str, bytes))
 
 
 def _function(text: str, name: str) -> ast.FunctionDef:
@@ -133,6 +153,10 @@ def notes(source: Source) -> list[str]:
         if name in WITHOUT_VALUE and not _is_statement(body, node) and not _is_asynchronous(node):
             found.append((node.lineno, f"uses the value of `{name}`, which is None: it changes the tensor that it is given"))
     found += _dead_stores(source.tree) + _replaced_views(body)
+    found += [
+        (line, "takes `hash` of a text, which is another number in each process (PYTHONHASHSEED): use the text itself, as in `random.Random(text)`")
+        for line in _HASHED
+    ]
     return [f"line {line} {what}" for line, what in sorted(set(found))]
 
 

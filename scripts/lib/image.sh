@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # The parts of image.sh: the context that containers/recipe.sh reads, and the builders. Needs say.sh, arch.sh, checks.sh, ROOT, and what image.sh
-# has chosen: BACKEND, BASE, WORK, ENGINE, OPTIONS, IMAGE.
+# has chosen: BACKEND, BASE, WORK, CONTEXT, RECIPE, FILE, TAG, ENGINE, OPTIONS, IMAGE.
 
 # make_context DIR: hard links where the disk allows them, so that it takes no space.
 make_context() {
@@ -16,7 +16,34 @@ make_context() {
   link_into "$1/source/.libtorch" "$libtorch"/{include,lib,torch-lib,site,installed}
   [ "$BACKEND" = cpu ] || link_into "$1/source/.libtorch" "$libtorch"/{nvidia,headers}
   gather_rust "$1"
-  printf 'backend=%s\nrevision=%s\n' "$BACKEND" "$(git -C "$ROOT" describe --always --dirty --abbrev=12)" >"$1/facts"
+  facts "its launcher, labs and libtorch" "$(sed -n 's/^version=//p' "$libtorch/installed")" >"$1/facts"
+}
+
+# facts CONTENT LIBTORCH: what the image's labels say.
+facts() {
+  local manifest=$ROOT/Cargo.toml
+  cat <<END
+backend=$BACKEND
+revision=$(git -C "$ROOT" describe --always --dirty --abbrev=12)
+description=distributed deep-learning training in Rust, $1
+version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$manifest")
+licenses=$(sed -n 's/^license = "\(.*\)"/\1/p' "$manifest")
+libtorch=$2
+rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$ROOT/rust-toolchain.toml")
+END
+}
+
+# make_grading_context DIR: the command's wheel, and what installs it.
+make_grading_context() {
+  local wheel
+  # shellcheck disable=SC2012 # names of wheels are plain
+  wheel=$(ls -t "$ROOT"/target/wheel/lockstep_course-*_"$MACHINE".whl 2>/dev/null | head -n 1)
+  [ -n "$wheel" ] || die "there is no wheel of the command for $MACHINE in target/wheel" "scripts/wheel.sh --arch $MACHINE"
+  say "gathering what the build needs in $1"
+  rm -rf "$1"
+  mkdir -p "$1"
+  cp "$ROOT/containers/recipe.sh" "$ROOT/containers/smoke.sh" "$wheel" "$1"
+  facts "the command that grades tasks in Python, and PyTorch" "$(sed -n 's/^TORCH_VERSION=//p' "$ROOT/scripts/lib/install.sh")" >"$1/facts"
 }
 
 # An image cannot hold a libtorch that is elsewhere on this machine.
@@ -50,8 +77,8 @@ gather_rust() {
 build_apptainer() {
   local from=(--build-arg bootstrap=docker --build-arg "base=$BASE")
   if [ -e "$BASE" ]; then from=(--build-arg bootstrap=localimage --build-arg "base=$(realpath "$BASE")"); fi
-  apptainer build --force --notest --bind "$WORK/context:/mnt:ro,$WORK/cache:/srv" "${from[@]}" "${OPTIONS[@]}" \
-    "$IMAGE" "$ROOT/containers/lockstep.def" >&2 ||
+  apptainer build --force --notest --bind "$CONTEXT:/mnt:ro,$WORK/cache:/srv" "${from[@]}" "${OPTIONS[@]}" \
+    "$IMAGE" "$ROOT/containers/$RECIPE.def" >&2 ||
     die "apptainer could not build the image (see its message above)" \
       "if root has limited rights here, as in a container: the same command with -- --fakeroot"
 }
@@ -65,8 +92,8 @@ build_oci() {
   case $BASE in */*) ;; *) base=docker.io/library/$BASE ;; esac
   [ "$ENGINE" != docker ] || cache=() # its builds mount no folder that they could write to
   if [ -d "$BASE" ]; then base=$(import_base); fi
-  mapfile -t labels < <(CONTEXT=$WORK/context bash "$ROOT/containers/recipe.sh" labels | sed 's/^/--label=/')
-  "$ENGINE" build --file "$ROOT/containers/Containerfile" --build-arg "base=$base" --tag "$(oci_name)" "${labels[@]}" "${cache[@]}" "${OPTIONS[@]}" "$WORK/context" >&2 ||
+  mapfile -t labels < <(CONTEXT=$CONTEXT bash "$ROOT/containers/recipe.sh" labels | sed 's/^/--label=/')
+  "$ENGINE" build --file "$ROOT/containers/$FILE" --build-arg "base=$base" --tag "$(oci_name)" "${labels[@]}" "${cache[@]}" "${OPTIONS[@]}" "$CONTEXT" >&2 ||
     die "$ENGINE could not build the image (see its message above)" \
       "with buildah, if root has limited rights here: the same command with -- --isolation=chroot"
   rm -f "$IMAGE"
@@ -79,7 +106,7 @@ build_oci() {
 
 # The name by which $ENGINE keeps the image.
 oci_name() {
-  echo "localhost/lockstep:$BACKEND"
+  echo "localhost/lockstep:$TAG"
 }
 
 # An image of the folder BASE; prints its name.
@@ -96,12 +123,13 @@ import_base() {
 }
 
 try_oci() {
-  local container
+  local container smoke=(bash /opt/lockstep/containers/smoke.sh)
+  [ "$TAG" != grade ] || smoke=(bash /opt/lockstep/smoke.sh grade)
   if [ "$ENGINE" != buildah ]; then
-    "$ENGINE" run "${OPTIONS[@]}" --rm "$(oci_name)" bash /opt/lockstep/containers/smoke.sh
+    "$ENGINE" run "${OPTIONS[@]}" --rm "$(oci_name)" "${smoke[@]}"
     return
   fi
   container=$(buildah from "$(oci_name)")
-  buildah run "${OPTIONS[@]}" "$container" -- bash /opt/lockstep/containers/smoke.sh || { buildah rm "$container" && return 1; }
+  buildah run "${OPTIONS[@]}" "$container" -- "${smoke[@]}" || { buildah rm "$container" && return 1; }
   buildah rm "$container" >/dev/null
 }

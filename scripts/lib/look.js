@@ -41,42 +41,82 @@
     return faults;
   },
 
+  // Colours as a browser shows them, and how much two of them differ (WCAG 2.1, "contrast ratio").
+  colours() {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    const known = new Map(); // a page has few colours, and many texts
+    const colour = (text) => {
+      if (!known.has(text)) {
+        canvas.clearRect(0, 0, 1, 1);
+        canvas.fillStyle = text;
+        canvas.fillRect(0, 0, 1, 1);
+        known.set(text, [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255));
+      }
+      return known.get(text);
+    };
+    const light = (c) => c.slice(0, 3).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const over = (c, alpha, ground) => c.slice(0, 3).map((v, i) => v * alpha + ground[i] * (1 - alpha));
+    // An element's own ground, if it is opaque.
+    const behind = (e, style = getComputedStyle(e)) => {
+      const c = colour(style.backgroundColor);
+      return c[3] > 0.99 ? c : undefined;
+    };
+    const contrast = (text, opacity, ground) => {
+      const c = colour(text);
+      const [a, b] = [light(over(c, c[3] * opacity, ground)), light(ground)];
+      return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    };
+    return { behind, contrast };
+  },
+
+  // Texts must stand out from what is behind them: 4.5, or 3 for large ones (WCAG 2.1, 1.4.3). What is switched off is left out.
+  texts() {
+    const { behind, contrast } = this.colours();
+    const faults = new Map();
+    // What all texts in an element have: the colour behind them, and how opaque they are.
+    const grounds = new Map([[null, { ground: [1, 1, 1, 1], opacity: 1 }]]);
+    const groundOf = (e) => {
+      if (!grounds.has(e)) {
+        const [style, outer] = [getComputedStyle(e), groundOf(e.parentElement)];
+        const own = behind(e, style);
+        grounds.set(e, { ground: own ?? outer.ground, opacity: outer.opacity * style.opacity });
+      }
+      return grounds.get(e);
+    };
+    const seen = new Set();
+    const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) {
+      const inside = texts.currentNode.parentElement;
+      if (seen.has(inside) || !texts.currentNode.data.trim() || inside.closest("svg, script, style, :disabled, [aria-hidden=true]") || !inside.getClientRects().length) continue;
+      seen.add(inside);
+      const style = getComputedStyle(inside);
+      const { ground, opacity } = groundOf(inside);
+      const size = parseFloat(style.fontSize);
+      const least = size >= 24 || (size >= 18.66 && style.fontWeight >= 700) ? 3 : 4.5;
+      const found = contrast(style.color, opacity, ground);
+      const kind = `<${inside.localName} class="${inside.className}">`;
+      if (found < least && !faults.has(kind)) faults.set(kind, `has ${kind} "${texts.currentNode.data.trim().slice(0, 30)}" that is hard to read (contrast ${found.toFixed(1)})`);
+    }
+    return [...faults.values()];
+  },
+
   // Lines and words of drawings must stand out from the page, in the theme given.
   drawings(theme) {
     const root = document.documentElement;
     const before = root.className;
     root.className = before.split(" ").filter((c) => !["light", "navy", "rust", "coal", "ayu"].includes(c)).concat(theme).join(" ");
-    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    const colour = (text) => {
-      canvas.clearRect(0, 0, 1, 1);
-      canvas.fillStyle = text;
-      canvas.fillRect(0, 0, 1, 1);
-      return [...canvas.getImageData(0, 0, 1, 1).data].map((v) => v / 255);
-    };
-    const light = (c) => c.slice(0, 3).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-    const over = (c, alpha, ground) => c.slice(0, 3).map((v, i) => v * alpha + ground[i] * (1 - alpha));
-    const behind = (e) => {
-      for (let at = e; at; at = at.parentElement) {
-        const c = colour(getComputedStyle(at).backgroundColor);
-        if (c[3] > 0.99) return c;
-      }
-      return [1, 1, 1, 1];
-    };
+    const { behind, contrast } = this.colours();
     const faults = new Set();
     for (const drawing of document.querySelectorAll("main svg.drawing")) {
-      const ground = behind(drawing);
-      const contrast = (text, opacity) => {
-        const c = colour(text);
-        const a = light(over(c, c[3] * opacity, ground));
-        const b = light(ground);
-        return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-      };
+      let at = drawing;
+      while (at && !behind(at)) at = at.parentElement;
+      const ground = at ? behind(at) : [1, 1, 1, 1];
       for (const e of drawing.querySelectorAll("text, tspan, line, path, rect, circle, ellipse, polyline, polygon")) {
         const style = getComputedStyle(e);
         if (style.stroke === "none" && style.fill === "none") continue; // only a place
         const words = e.localName === "text" || e.localName === "tspan";
-        const stroke = style.stroke === "none" ? 0 : contrast(style.stroke, style.strokeOpacity * style.opacity);
-        const fill = style.fill === "none" || e.localName === "line" ? 0 : contrast(style.fill, style.fillOpacity * style.opacity);
+        const stroke = style.stroke === "none" ? 0 : contrast(style.stroke, style.strokeOpacity * style.opacity, ground);
+        const fill = style.fill === "none" || e.localName === "line" ? 0 : contrast(style.fill, style.fillOpacity * style.opacity, ground);
         // 4.5 for text and 3 for graphics: WCAG 2.1, 1.4.3 and 1.4.11.
         if (words ? fill < 4.5 : Math.max(stroke, fill) < 3)
           faults.add(`has a <${e.localName} class="${e.getAttribute("class") ?? ""}"> that is hard to see in the theme ${theme} (contrast ${Math.max(stroke, fill).toFixed(1)})`);

@@ -11,7 +11,7 @@ try:
 except ModuleNotFoundError:  # before Python 3.11
     tomllib = None
 
-MARK = re.compile(r"^<!-- route: (\w+) -->\n(?:(?:\|.*\n)*\n)?", re.M)
+MARK = re.compile(r"^<!-- route: ([\w-]+) -->\n(?:(?:\|.*\n)*\n)?", re.M)
 
 # A chapter's goals, and the minutes to plan for it, which stand between its title and its first section.
 GOALS = re.compile(r"^\*\*After this chapter you can\*\*\n\n(?:- .+\n(?:  .+\n)*){2,4}$", re.M)
@@ -29,9 +29,14 @@ def routes():
     return {route["name"]: route for route in tomllib.loads((ROOT / "labs/routes.toml").read_text())["route"]}
 
 
+def pages_of(route):
+    """The steps of a route that are no breaks."""
+    return [step for step in route["step"] if "page" in step]
+
+
 def faults():
     for name, route in routes().items():
-        for step in route["step"]:
+        for step in pages_of(route):
             yield from (f"labs/routes.toml, {name}: {fault}" for fault in faults_of(step))
         yield from (f"{page}, on the route {name}: {fault}" for page, fault in unexplained(route))
     yield from unplanned()
@@ -55,7 +60,7 @@ def unplanned():
 def whole():
     """The minutes of each page on the route through all."""
     minutes = collections.Counter()
-    for step in routes()["whole"]["step"]:
+    for step in pages_of(routes()["whole"]):
         minutes[step["page"]] += step["minutes"]
     return minutes
 
@@ -86,7 +91,7 @@ def faults_of(step):
 def unexplained(route):
     """The terms of the glossary whose first use on a route is no link and not emphasized."""
     known = set(EVERYDAY)
-    for step in route["step"]:
+    for step in pages_of(route):
         text = read(step)
         for term, names in TERM.findall((BOOK / "glossary.md").read_text()):
             found = term not in known and pattern_of(names).search(text)
@@ -134,12 +139,17 @@ def minutes_of(page):
 
 def table(route):
     rows = ["| minutes | read, then do | run |", "|---|---|---|"]
-    total = 0
+    work, breaks = 0, 0
     for step in route["step"]:
+        if "pause" in step:
+            breaks += step["minutes"]
+            rows.append(f"| {step['minutes']} | *{step['pause']}* | |")
+            continue
         for minutes, what, command in [reading(step), *doing(step)]:
-            total += minutes
+            work += minutes
             rows.append(f"| {minutes} | {what} | {f'`{command}`' if command else ''} |")
-    return "\n".join([*rows, f"| **{total}** | together | |", "", ""])
+    with_breaks = f", and {breaks} of breaks" if breaks else ""
+    return "\n".join([*rows, f"| **{work}** | together{with_breaks} | |", "", ""])
 
 
 def reading(step):

@@ -14,11 +14,12 @@ use std::sync::Arc;
 use anyhow::Result;
 use clap::Parser;
 use lockstep::device::DeviceChoice;
+use lockstep::elastic::VirtualLoader;
 use lockstep::loader::{DataLoader, Position};
-use lockstep::metrics::{EvalOptions, Evaluation, over_my_share};
+use lockstep::metrics::{EvalOptions, Evaluation, over_my_virtual_shares};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, Snapshots};
+use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{BestModel, LaunchEnv, Reporter, checkpoint, exit, init_process_group, pretrained};
 use tch::nn::VarStore;
 use tch::{Device, Tensor};
@@ -33,6 +34,9 @@ struct Args {
     /// What is divided among the ranks
     #[arg(long, value_enum, default_value_t)]
     wrap: Wrap,
+    /// Train so many virtual ranks, each with its own batch, on any number of ranks up to theirs: with the same bits on all
+    #[arg(long)]
+    virtual_ranks: Option<NonZeroUsize>,
     /// Total epochs to train the model
     #[arg(long, default_value_t = task::EPOCHS)]
     epochs: u64,
@@ -84,12 +88,6 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let data = task::Data::load(&args.data, args.seed)?;
     let (samples, batch_size) = (data.train.len(), args.batch_size.get());
     let run = Run { seed: args.seed, samples, data: data.train.fingerprint()?, batch_size };
-    // ANCHOR: share
-    // Each rank reads its own share of the samples, in a new order in each epoch.
-    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::clone(&data.train), Arc::clone(&sampler), batch_size)?.workers(1);
-    // ANCHOR_END: share
-
     tch::manual_seed(args.seed as i64);
     let mut vs = VarStore::new(Device::Cpu);
     let net = task::network(&vs.root(), &data)?;
@@ -98,10 +96,21 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         report.println(pretrained::load(&vs, file, &Default::default())?.to_string());
     }
     vs.set_device(device);
-    let mut model = Wrapped::new(args.wrap, net, &vs, group, task::optimizer(args.lr), args.clip)?;
+    let (virtual_ranks, rule) = (args.virtual_ranks, task::optimizer(args.lr));
+    let mut model = Wrapped::new(args.wrap, virtual_ranks, net, &vs, group, rule, args.clip)?;
+
+    // ANCHOR: share
+    // Each rank reads its own share of the samples, in a new order in each epoch. With --virtual-ranks it has several shares.
+    let ranks = model.virtual_ranks();
+    let loader = VirtualLoader::new(ranks, |v| {
+        let sampler = DistributedSampler::new(samples, v, ranks.count())?.seed(args.seed);
+        anyhow::Ok(DataLoader::new(Arc::clone(&data.train), sampler, batch_size)?.workers(1))
+    })?;
+    // ANCHOR_END: share
 
     // ANCHOR: loop
-    let mut snapshots = Snapshots::new(&args.snapshots, run, Default::default(), &report);
+    let options = SnapshotOptions { virtual_ranks, ..Default::default() };
+    let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
     let file = args.snapshots.join("best.safetensors");
     let mut best = BestModel::new(&file, Default::default(), &report).by_loss();
     let (start, so_far) = model.resume(&mut snapshots, &vs)?;
@@ -112,12 +121,13 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             break;
         }
         let from = start.within(epoch);
-        report.epoch_at(from, &loader, batch_size, &sampler);
-        for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
-            let batch = batch?.to(device);
-            seed_step(args.seed, epoch, step, env.rank); // for a network with dropout
-            let loss = model.step(&batch.inputs, &batch.targets)?;
-            report.step(epoch, step, loss, batch.len());
+        report.epoch_at(from, &loader);
+        for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
+            let batches: Vec<_> = batches?.into_iter().map(|(v, batch)| (v, vec![batch.to(device)])).collect();
+            let seed = |v| seed_step(args.seed, epoch, step, v); // for a network with dropout
+            let loss = model.step(&batches, &seed)?;
+            let taken = batches.iter().map(|(_, batch)| batch[0].len()).sum();
+            report.virtual_step(ranks, epoch, step, loss, taken);
             // Not due here; but a signal may ask for a snapshot at any step.
             let next = loader.after(from, step);
             if !next.is_start() {
@@ -145,13 +155,10 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
 
 /// Each rank takes a share of the samples that are held out, and the sums are added.
 fn evaluate(model: &Wrapped, data: &task::Data, device: Device) -> Result<Evaluation> {
-    let (group, mut mine) = (model.group(), Evaluation::default());
-    model.whole(|net| {
+    let (ranks, options) = (model.virtual_ranks(), EvalOptions::default());
+    let mine = model.whole(|net| {
         let forward = |inputs: &Tensor| task::forward(net, inputs, false, &plain);
-        let options = EvalOptions::default();
-        over_my_share(group, Arc::clone(&data.test), device, &options, forward, |outputs, targets| {
-            task::score(&mut mine, outputs, targets)
-        })
+        over_my_virtual_shares(ranks, Arc::clone(&data.test), device, &options, forward, task::score)
     })??;
-    Ok(mine.all_reduce(group)?)
+    Ok(Evaluation::over_virtual_ranks(&mine, ranks, model.group())?)
 }

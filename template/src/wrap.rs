@@ -6,21 +6,25 @@
 //! | `zero` | all | all | a part | the same, with `ZeroRedundancyOptimizer` |
 //! | `fsdp` | a part | a part | a part | `fully_shard` |
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::rc::Rc;
 
 use anyhow::Result;
 use clap::ValueEnum;
-use lockstep::accumulate::{AveragesGradients, accumulate};
+use lockstep::accumulate::{AveragesGradients, accumulate_virtual};
 use lockstep::best::Best;
+use lockstep::data::Batch;
+use lockstep::elastic::VirtualRanks;
+use lockstep::exit::UsageError;
 use lockstep::loader::Position;
 use lockstep::nn::{caught, raise};
 use lockstep::optim::{
     FusedOptimizer, GradParts, Optimizer, ZeroRedundancyOptimizer, clip_grad_norm, named_parameters,
 };
 use lockstep::parallel::{FullyShard, FullyShardOptions};
-use lockstep::snapshot::{SnapshotError, Snapshots, Variables};
-use lockstep::{DdpOptions, DistributedDataParallel, checkpoint};
+use lockstep::snapshot::{Save, SnapshotError, Snapshots, Variables};
+use lockstep::{DdpOptions, DistributedDataParallel, Rank, checkpoint};
 use tch::Tensor;
 use tch::nn::VarStore;
 
@@ -82,6 +86,7 @@ impl Wrapped {
     /// Copies rank 0's weights to all ranks, and divides what `wrap` divides.
     pub(crate) fn new(
         wrap: Wrap,
+        virtual_ranks: Option<NonZeroUsize>,
         net: Network,
         vs: &VarStore,
         group: c10d::ProcessGroup,
@@ -90,7 +95,7 @@ impl Wrapped {
     ) -> Result<Self> {
         let (group, mut params) = (Rc::new(group), named_parameters(vs));
         // With fixed buckets, a run that resumes adds in the same order as an uninterrupted run.
-        let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
+        let fixed = DdpOptions { fixed_buckets: true, virtual_ranks, ..Default::default() };
         let (of, optimizer): (Of, Box<dyn Optimizer>) = match wrap {
             Wrap::Ddp => {
                 let model = DistributedDataParallel::new(net, vs, group, &fixed)?;
@@ -100,6 +105,11 @@ impl Wrapped {
                 let model = DistributedDataParallel::new(net, vs, Rc::clone(&group), &fixed)?;
                 let optimizer = ZeroRedundancyOptimizer::new(named_parameters(vs), rule, group)?;
                 (Of::Copies(model), Box::new(optimizer))
+            }
+            Wrap::Fsdp if virtual_ranks.is_some() => {
+                let why = "--virtual-ranks is for --wrap ddp and zero: fsdp divides each parameter by the real ranks, so that its bits follow \
+                           their number; leave out one of the two";
+                return Err(UsageError(why.to_owned()).into());
             }
             Wrap::Fsdp => {
                 let units = task::units(&net);
@@ -118,14 +128,22 @@ impl Wrapped {
         self.of.group()
     }
 
-    /// One step on a batch; returns its mean loss before the step.
-    pub(crate) fn step(&mut self, inputs: &Tensor, targets: &Tensor) -> Result<f64> {
+    /// The virtual ranks of this rank: one, unless --virtual-ranks says otherwise.
+    pub(crate) fn virtual_ranks(&self) -> VirtualRanks {
+        match &self.of {
+            Of::Copies(model) => model.virtual_ranks(),
+            Of::Parts { model, .. } => model.virtual_ranks(),
+        }
+    }
+
+    /// One step on the micro-batches of each virtual rank; returns their mean loss before the step. `seed` is called before each virtual
+    /// rank's first.
+    pub(crate) fn step(&mut self, batches: &[(Rank, Vec<Batch>)], seed: &dyn Fn(Rank)) -> Result<f64> {
         let Wrapped { of, optimizer, params, clip } = self;
-        let batch = [(inputs, targets)];
         match of {
             Of::Copies(model) => {
                 let forward = |inputs: &Tensor| model.forward_with(|net| task::forward(net, inputs, true, &plain));
-                step(model, &mut **optimizer, &batch, forward, &GradParts::whole(params), *clip)
+                step(model, &mut **optimizer, batches, seed, forward, &GradParts::whole(params), *clip)
             }
             Of::Parts { net, model } => {
                 let sharded = |unit: &str, inputs: &Tensor, layers: &dyn Fn(&Tensor) -> Tensor| {
@@ -134,7 +152,7 @@ impl Wrapped {
                 let forward = |inputs: &Tensor| caught(|| task::forward(net, inputs, true, &sharded));
                 // Squares of gradients are added up over the ranks.
                 let parts = GradParts { params, divided_over: &[model.group()] };
-                step(model, &mut **optimizer, &batch, forward, &parts, *clip)
+                step(model, &mut **optimizer, batches, seed, forward, &parts, *clip)
             }
         }
     }
@@ -181,27 +199,33 @@ impl Wrapped {
         vs: &VarStore,
         so_far: SoFar,
     ) -> Result<(), SnapshotError> {
-        snapshots.save_if_with(due, next, self.variables(vs), &*self.optimizer, &so_far, self.group())
+        snapshots.save_if(due, Save::new(next, self.variables(vs), &*self.optimizer).with(&so_far), self.group())
     }
 }
 
 // ANCHOR: step
-/// One step on micro-batches of inputs and targets; returns their mean loss.
+/// One step on micro-batches; returns their mean loss.
 fn step(
     model: &impl AveragesGradients,
     optimizer: &mut dyn Optimizer,
-    batches: &[(&Tensor, &Tensor)],
+    batches: &[(Rank, Vec<Batch>)],
+    seed: &dyn Fn(Rank),
     forward: impl Fn(&Tensor) -> c10d::Result<Tensor>,
     parts: &GradParts<'_>,
     clip: Option<f64>,
 ) -> Result<f64> {
     optimizer.zero_grad();
     // Each target that counts weighs the same, on whatever rank it is: forward and backward.
-    let loss = accumulate(
+    let loss = accumulate_virtual(
         model,
         batches,
-        |(_, targets)| task::count(targets),
-        |(inputs, targets)| task::loss(&forward(inputs)?, targets),
+        |batch| task::count(&batch.targets),
+        |v, number, batch| {
+            if number == 0 {
+                seed(v);
+            }
+            task::loss(&forward(&batch.inputs)?, &batch.targets)
+        },
     )?;
     if let Some(limit) = clip {
         clip_grad_norm(&[*parts], limit)?;

@@ -78,6 +78,29 @@ fn a_killed_run_resumes_with_the_same_bits_whatever_is_divided() {
     }
 }
 
+/// The first program has no dropout, the second is a GPT with units.
+#[test]
+fn virtual_ranks_end_with_the_same_bits_whatever_number_of_ranks_is_left() {
+    for (program, wrap) in [(templates()[0].0, "ddp"), (templates()[1].0, "zero")] {
+        let args = with(&["--epochs", "3", "--wrap", wrap, "--virtual-ranks", "4", "--clip", "1"]);
+        let run = |world| {
+            let mut job = Job::new(program);
+            let losses = losses(&job.succeeds(world, &args).stdout());
+            (losses, fs::read(job.path("all.safetensors")).unwrap())
+        };
+        let one = run(1);
+        assert!(one == run(4), "{} differs on four ranks", program.display());
+        let mut job = Job::with(program, &[kill(1, 2, 1)]);
+        assert!(!job.attempt(3, &args).succeeded());
+        job.succeeds(2, &args);
+        let resumed = fs::read(job.path("all.safetensors")).unwrap();
+        assert!(resumed == one.1, "{} differs after three ranks became two", program.display());
+    }
+    let args = with(&["--wrap", "fsdp", "--virtual-ranks", "4"]);
+    let refused = Job::new(templates()[0].0).attempt(1, &args).stderr();
+    assert!(refused.contains("--virtual-ranks is for --wrap ddp and zero: fsdp divides each parameter"), "{refused}");
+}
+
 /// The rows of the curves without the rates: epoch, step, loss, learning rate, held-out loss and accuracy.
 fn curves(job: &Job) -> Vec<Vec<String>> {
     let mut reader = csv::Reader::from_path(job.path("curves.csv")).unwrap();

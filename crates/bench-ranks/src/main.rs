@@ -6,6 +6,8 @@
 //! all ranks end. `lockstep_contract::bench` defines the messages. `harness/bench/src/python` has the same program in Python.
 
 mod collectives;
+#[path = "../../lockstep/benches/support/elastic.rs"]
+mod elastic;
 // The models that criterion's benches measure.
 #[path = "../../lockstep/benches/support/formula.rs"]
 mod formula;
@@ -19,9 +21,11 @@ mod pictures;
 mod resnet;
 mod snapshots;
 mod steps;
+mod virtual_steps;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::num::NonZeroUsize;
 use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -34,6 +38,7 @@ use lockstep::device::DeviceChoice;
 use lockstep::{LaunchEnv, broadcast_object, exit, init_process_group_on};
 use lockstep_contract::bench::{Hello, Order};
 use tch::Device;
+use virtual_steps::Resumed;
 
 /// A rank of a bench, started by `lockstep run`
 #[derive(Parser)]
@@ -43,6 +48,9 @@ struct Args {
     /// What carries the collectives of tensors in host memory
     #[arg(long, default_value = "gloo", value_parser = backend)]
     backend: Backend,
+    /// Rank r is on host r modulo this number, as far as sharing memory is concerned; without it, all are on this one
+    #[arg(long)]
+    hosts: Option<NonZeroUsize>,
     /// Where tensors are; NCCL carries those on GPUs
     #[arg(long, value_enum, default_value = "cpu")]
     device: DeviceChoice,
@@ -63,6 +71,7 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
         debug: Some(DebugLevel::Off),
         // The other ranks wait for rank 0 while the bench measures something else. The bench itself watches the time.
         timeout: Duration::from_secs(24 * 60 * 60),
+        simulated_host: args.hosts.map(|hosts| (env.rank.get() % hosts).to_string()),
         ..GroupOptions::default()
     };
     let backends = match args.device.pick(env.local_rank, env.local_world_size)? {
@@ -71,7 +80,8 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
     };
     let group = Rc::new(init_process_group_on(backends, env, &options)?);
     let mut bench = Bench::connect(env, &args.socket)?;
-    let (mut trainers, mut loaders, mut saver) = (steps::Trainers::default(), pictures::Loaders::default(), None);
+    let (mut trainers, mut loaders) = (steps::Trainers::default(), pictures::Loaders::default());
+    let (mut saver, mut resumed) = (None, None);
     loop {
         let order = env.rank.is_zero().then(|| bench.order()).transpose()?;
         let line = broadcast_object(&group, order.as_ref())?;
@@ -82,8 +92,10 @@ fn work(env: &LaunchEnv, args: &Args) -> Result<()> {
         let answer = match order {
             Order::Collective(order) => serde_json::to_string(&collectives::run(&group, &order)?)?,
             Order::Draw(order) => serde_json::to_string(&pictures::draw(&order)?)?,
+            Order::Elastic(order) => serde_json::to_string(&virtual_steps::elastic(env, &group, &order)?)?,
             Order::Parallel(order) => serde_json::to_string(&parallel::run(&group, &order)?)?,
             Order::Pictures(order) => serde_json::to_string(&loaders.run(&order)?)?,
+            Order::Resumed(order) => serde_json::to_string(&Resumed::run(&mut resumed, env, &group, &order)?)?,
             Order::Snapshot(order) => serde_json::to_string(&snapshots::run(&mut saver, env, &group, &order)?)?,
             Order::Step(order) => serde_json::to_string(&trainers.run(&group, &order)?)?,
             Order::Trace(order) => serde_json::to_string(&steps::trace(&group, &order)?)?,

@@ -204,8 +204,8 @@ impl Trainer {
     fn held(&self) -> Result<MemoryBytes> {
         let parameters: Vec<Tensor> = self.params.iter().map(|(_, param)| param.shallow_clone()).collect();
         Ok(match (&self.how, &self.optimizer) {
-            (How::Copy(ddp), Updates::Shared(zero)) => MemoryBytes::of_ddp(&parameters, zero, ddp.reducer())?,
-            (How::Copy(ddp), Updates::Own(own)) => MemoryBytes::of_ddp(&parameters, own, ddp.reducer())?,
+            (How::Copy(ddp), Updates::Shared(zero)) => MemoryBytes::of_ddp(&parameters, zero, ddp.reducer()?)?,
+            (How::Copy(ddp), Updates::Own(own)) => MemoryBytes::of_ddp(&parameters, own, ddp.reducer()?)?,
             // Units are freed between steps.
             (How::Sharded(_, units), Updates::Own(own)) => {
                 MemoryBytes { buckets: 0, ..MemoryBytes::of_sharded(units, own) }

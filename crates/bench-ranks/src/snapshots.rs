@@ -8,7 +8,7 @@ use c10d::ProcessGroup;
 use lockstep::loader::Position;
 use lockstep::measure::Spread;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::snapshot::{OnSaveError, Run, SnapshotOptions, Snapshots, list};
+use lockstep::snapshot::{OnSaveError, Run, Save, SnapshotOptions, Snapshots, list};
 use lockstep::{LaunchEnv, Reporter};
 use lockstep_contract::bench::{SnapshotAnswer, SnapshotOrder};
 use tch::nn::VarStore;
@@ -82,7 +82,7 @@ impl Saver {
         self.epoch += 1;
         let position = Position::start_of(self.epoch);
         let begun = Instant::now();
-        snapshots.save(position, &self.vs, &self.optimizer)?;
+        snapshots.save(Save::new(position, &self.vs, &self.optimizer))?;
         let stall = begun.elapsed().as_secs_f64();
         let lost = if order.background { self.until_written(&order.folder, plain)? } else { 0.0 };
         snapshots.finish()?;

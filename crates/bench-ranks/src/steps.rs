@@ -99,7 +99,7 @@ impl Trainer {
         Ok(Trainer { ddp, optimizer, parameters: vs.trainable_variables(), inputs, targets })
     }
 
-    pub(crate) fn reducer(&self) -> &Reducer {
+    pub(crate) fn reducer(&self) -> c10d::Result<&Reducer> {
         self.ddp.reducer()
     }
 
@@ -129,7 +129,7 @@ impl Trainer {
         let (_, loss) = self.step()?;
         let gradient = self.gradient();
         let peak = peak(self.ddp.group())?;
-        let sizes = self.ddp.reducer().bucket_numels()?;
+        let sizes = self.ddp.reducer()?.bucket_numels()?;
         let (at_once, in_turn) = all_reduces(self.ddp.group(), &sizes, steps)?;
         Ok(StepAnswer {
             step,
@@ -221,15 +221,15 @@ const TRACE_WARM_UP: usize = 4;
 /// Every rank calls this with the same order.
 pub(crate) fn trace(group: &Rc<ProcessGroup>, order: &StepOrder) -> Result<TraceAnswer> {
     let mut trainer = Trainer::new(Rc::clone(group), order.model, order.batch)?;
-    trainer.reducer().time_buckets()?;
+    trainer.reducer()?.time_buckets()?;
     for _ in 0..TRACE_WARM_UP {
         let _warm = trainer.step()?;
     }
-    trainer.reducer().take_bucket_times()?;
+    trainer.reducer()?.take_bucket_times()?;
     let mut steps = Vec::with_capacity(order.steps as usize);
     for _ in 0..order.steps {
         let (marks, _) = trainer.step()?;
-        let buckets = trainer.reducer().take_bucket_times()?;
+        let buckets = trainer.reducer()?.take_bucket_times()?;
         steps.push(traced(&marks, &buckets));
     }
     Ok(TraceAnswer { ranks: all_gather_object(group, &steps)? })

@@ -1,6 +1,6 @@
 //! The book's figures that move, computed. A page loads this as WebAssembly when a figure comes into view (`book/figures.js`), asks for a
 //! figure with the reader's values, and draws what comes back: controls, and frames of boxes, lines and words. What is computed is the
-//! course's own code: [`lockstep_cost`], and the samplers' order of samples.
+//! course's own code: [`lockstep_cost`], the samplers' order of samples, and the order of additions over virtual ranks.
 //!
 //! | figure | shows |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `memory` | what a rank holds during a step: copies, ZeRO's three stages |
 //! | `samples` | which rank takes which sample, padding, resume |
 //! | `snapshots` | lost work and time for saving, by the interval between snapshots |
+//! | `virtual_ranks` | the tree along which gradients of virtual ranks are added up, and who adds what |
 //! | `predict` | `lockstep bench predict`: the layouts of a transformer on a cluster |
 
 mod collective;
@@ -25,6 +26,10 @@ mod samples;
 mod scene;
 mod snapshots;
 mod step;
+#[path = "../../lockstep/src/elastic/tree.rs"]
+#[cfg_attr(not(test), expect(dead_code, reason = "used in its own crate"))]
+mod tree;
+mod virtual_ranks;
 
 use serde::{Deserialize, Serialize};
 
@@ -62,6 +67,7 @@ pub fn answer(request: &str) -> String {
             "memory" => memory::scene,
             "samples" => samples::scene,
             "snapshots" => snapshots::scene,
+            "virtual_ranks" => virtual_ranks::scene,
             "predict" => predict::scene,
             other => return Err(format!("there is no figure {other}")),
         };
@@ -81,7 +87,8 @@ mod tests {
 
     use super::*;
 
-    const FIGURES: [&str; 7] = ["collective", "step", "pipeline", "memory", "samples", "snapshots", "predict"];
+    const FIGURES: [&str; 8] =
+        ["collective", "step", "pipeline", "memory", "samples", "snapshots", "virtual_ranks", "predict"];
 
     fn ask(figure: &str, width: f64, values: Value) -> Value {
         let request = json!({ "figure": figure, "width": width, "values": values });

@@ -72,9 +72,6 @@ pub(crate) fn markers(comment: &str) -> [String; 3] {
 ///     // </answer>
 /// }
 /// ```
-///
-/// # Errors
-/// When markers do not pair, or when a marked part has no line for the learner.
 pub(crate) fn skeleton(answer: &str, comment: &str) -> Result<String, String> {
     let [begin, end, learners] = &markers(comment);
     let (mut text, mut inside, mut instead) = (String::new(), None, 0);

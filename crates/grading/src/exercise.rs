@@ -7,8 +7,7 @@ use anyhow::Context;
 use lockstep_contract::foreign;
 use serde::Deserialize;
 
-use crate::language::PYTHON;
-use crate::{Answers, Language, Runner};
+use crate::{Answers, Language, Runner, Workplace};
 
 /// Grades a task from the results of real ranks. Stops at the first [`Finding`](crate::Finding).
 pub type Grading = fn(&mut Runner) -> anyhow::Result<()>;
@@ -144,16 +143,17 @@ impl Lab {
         root.join("labs").join(self.name)
     }
 
-    /// The folder that the learner edits: a package of Rust, or the lab's tasks in Python. These are in a folder of their own, which looks the
-    /// same in a checkout and without one: `tasks/02_spawn_ddp`.
+    /// The folder that the learner edits: a package of Rust, or the lab's tasks in Python.
     pub fn learners(&self, root: &Path, language: Language) -> PathBuf {
         match language {
             Language::Rust => self.exercise(root),
-            Language::Python => {
-                let folder = if root.join("labs").is_dir() { root.join(PYTHON) } else { root.into() };
-                folder.join("tasks").join(self.name.replace('-', "_"))
-            }
+            Language::Python => root.join(Workplace::at(root).tasks_in_python()).join(self.python_folder()),
         }
+    }
+
+    /// The name of the folder with its tasks in Python: `02_spawn_ddp`.
+    pub fn python_folder(&self) -> String {
+        self.name.replace('-', "_")
     }
 
     /// The folder of the package that the learner edits.
@@ -172,9 +172,6 @@ impl Lab {
     }
 
     /// The course's own answer to a task, with the markers of what the learner gets instead; `None` if there is none in this language.
-    ///
-    /// # Errors
-    /// When its file cannot be read.
     pub fn answer_text(&self, root: &Path, task: &str, language: Language) -> anyhow::Result<Option<String>> {
         let path = self.own_answer(root, task, language);
         match fs::read_to_string(&path) {
@@ -223,9 +220,6 @@ impl Lab {
     }
 
     /// Its tasks that can be answered in this language.
-    ///
-    /// # Errors
-    /// When `lab.toml` is not valid.
     pub fn tasks_in(&self, root: &Path, language: Language) -> anyhow::Result<Tasks> {
         let Tasks { chapter, mut tasks } = self.tasks()?;
         tasks.retain(|task| self.has(root, &task.name, language));

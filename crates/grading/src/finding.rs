@@ -4,6 +4,7 @@
 use std::fmt::{self, Debug, Display};
 use std::mem;
 use std::ops::Deref;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -58,6 +59,9 @@ pub struct Finding {
     pub table: Vec<String>,
     /// The last lines that the ranks printed.
     pub printed: Vec<String>,
+    /// A recording of the call in which ranks hung or made different calls, for `lockstep replay`.
+    #[serde(skip)]
+    pub recording: Option<PathBuf>,
 }
 
 impl Verdict {
@@ -91,6 +95,7 @@ impl Finding {
             seen: None,
             table: Vec::new(),
             printed: Vec::new(),
+            recording: None,
         }
     }
 

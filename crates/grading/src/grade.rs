@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use lockstep_contract::foreign;
 
 use crate::exercise::{Lab, Task, Tasks};
-use crate::language::PYTHON;
-use crate::{Finding, GradeResult, Language, Options, Program, Runner, Verdict, checksums};
+use crate::{Finding, GradeResult, Language, Options, Program, Runner, Verdict, Workplace, checksums};
 
 /// A learner's program and its sources.
 #[derive(Clone, Debug)]
@@ -107,6 +107,9 @@ pub(crate) fn failed(
     lines.push(file);
     lines.push(("seed", seed.to_string()));
     lines.push(("replay", format!("lockstep grade {} {}{} --seed {seed}", lab.number(), task.name, language.option())));
+    if let Some(recording) = &finding.recording {
+        lines.push(("replay", format!("lockstep replay {}: each rank's calls, on a page", foreign::path(recording))));
+    }
     lines.extend([read, hint]);
     table(text, lines)
 }
@@ -130,18 +133,18 @@ pub fn next_line(lab: &Lab, tasks: &Tasks, task: &Task, after: &Lab) -> String {
 /// The task's file, its section, and the command for its hints.
 fn places(lab: &Lab, tasks: &Tasks, task: &Task, language: Language) -> [(&'static str, String); 3] {
     [
-        ("file", lab.learners(&here(language), language).join(task.file_in(language)).display().to_string()),
+        ("file", file(lab, task, language).display().to_string()),
         ("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)),
         ("hint", format!("lockstep hint {} {}{}", lab.number(), task.name, language.option())),
     ]
 }
 
-/// What paths in a report begin with: nothing, since they are those in the checkout or in the learner's folder. A checkout keeps its tasks in
-/// Python in a folder of their own, which a report names from wherever the learner is in it.
-fn here(language: Language) -> PathBuf {
-    let folder = std::env::current_dir().unwrap_or_default();
-    let in_checkout = folder.ancestors().any(|folder| folder.join(PYTHON).join("tasks").is_dir());
-    if language == Language::Python && in_checkout { Path::new(PYTHON).into() } else { PathBuf::new() }
+/// The task's file, from the root of the workplace.
+fn file(lab: &Lab, task: &Task, language: Language) -> PathBuf {
+    let here = std::env::current_dir().ok().and_then(|folder| Workplace::around(&folder));
+    let root = here.map_or_else(PathBuf::new, Workplace::into_root);
+    let file = lab.learners(&root, language).join(task.file_in(language));
+    file.strip_prefix(&root).map(Path::to_owned).unwrap_or(file)
 }
 
 /// Adds lines of fields and their texts.

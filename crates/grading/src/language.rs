@@ -7,11 +7,14 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use crate::exercise::Lab;
-use crate::{Finding, Python};
+use crate::{Finding, Python, Workplace};
 
 /// A language in which the course's tasks are answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Language {
     /// All labs.
     #[default]
@@ -44,44 +47,66 @@ pub struct Program {
     pub args: Vec<OsString>,
     /// What the answers are written in.
     pub language: Language,
+    /// What it may read where it is confined; all if this is empty.
+    pub readable: Vec<PathBuf>,
+    /// Where graders make the folders in which confined ranks work.
+    pub given: Option<PathBuf>,
 }
 
 impl From<&Path> for Program {
     /// The compiled program of a package.
     fn from(path: &Path) -> Self {
-        Program { path: path.into(), args: Vec::new(), language: Language::Rust }
+        Program { path: path.into(), args: Vec::new(), language: Language::Rust, readable: Vec::new(), given: None }
     }
 }
 
 impl Program {
     /// The runtime of Python, which calls the answers in `folder`: `TASK.py` of a learner, or `TASK/answer.py` and `TASK/wrong.py` of the
     /// course. `root` is the checkout, whose runtime is used if it has one, and otherwise that which is installed.
-    ///
-    /// # Errors
-    /// When there is no Python with PyTorch: what to do.
     pub fn python(root: &Path, lab: &Lab, folder: &Path) -> anyhow::Result<Self> {
         let path = Python::for_answers()?.program;
         let runtime = runtime(root).map_or_else(|| vec!["-m".into(), RUNTIME.into()], |folder| vec![folder.into()]);
         let args = runtime.into_iter().chain([lab.number().into(), folder.into()]).collect();
-        Ok(Program { path, args, language: Language::Python })
+        Ok(Program { path, args, language: Language::Python, readable: Vec::new(), given: None })
+    }
+
+    /// The same, which may read nothing of a user but its Python, the answers, and `given`, where graders put what answers read and write.
+    ///
+    /// # Errors
+    /// As [`python`](Self::python); when Python does not say where its files are.
+    pub fn python_alone(root: &Path, lab: &Lab, folder: &Path, given: &Path) -> anyhow::Result<Self> {
+        let program = Self::python(root, lab, folder)?;
+        let mut readable = Python::for_answers()?.folders()?;
+        readable.extend([folder.to_owned(), given.to_owned(), program.path.clone()]);
+        readable.extend(runtime(root));
+        Ok(Program { readable, given: Some(given.to_owned()), ..program })
     }
 }
 
-/// The folder of the runtime: in the checkout, or where pip has put it together with this program, which need not be where PyTorch is.
+/// The folder of the runtime: in the checkout, in the one where this program was built, or where pip has put it together with this program,
+/// which need not be where PyTorch is.
 fn runtime(root: &Path) -> Option<PathBuf> {
-    let own = root.join(PYTHON).join(RUNTIME);
-    if own.is_dir() {
+    let this = std::env::current_exe().ok()?;
+    let checkouts = std::iter::once(root).chain(this.ancestors());
+    if let Some(own) = checkouts.map(|folder| folder.join(PYTHON).join(RUNTIME)).find(|own| own.is_dir()) {
         return Some(own);
     }
-    let this = std::env::current_exe().ok()?;
     let pythons = fs::read_dir(this.ancestors().nth(2)?.join("lib")).ok()?.flatten();
     pythons.map(|python| python.path().join("site-packages").join(RUNTIME)).find(|runtime| runtime.is_dir())
 }
 
 impl Language {
-    /// The language of a command: Python if the learner asks for it, or has no checkout but a folder of tasks in Python.
+    /// The language of a command: Python if the learner asks for it, otherwise that of the workplace whose root this is.
     pub fn of(root: &Path, python: bool) -> Self {
-        if python || !root.join("labs").is_dir() { Language::Python } else { Language::Rust }
+        if python { Language::Python } else { Workplace::at(root).language() }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Language::Rust => "Rust",
+            Language::Python => "Python",
+        }
     }
 
     /// The end of the name of an answer's file.

@@ -81,9 +81,6 @@ pub fn run(
 }
 
 /// The same with a runner of the submission's program, which several gradings can share.
-///
-/// # Errors
-/// As [`run`]; then the runner is of no use.
 pub fn run_with(
     runner: &mut Runner,
     lab: &Lab,
@@ -94,6 +91,7 @@ pub fn run_with(
 ) -> anyhow::Result<bool> {
     let language = submission.program.language;
     let tasks = lab.tasks()?;
+    runner.record_calls();
     names.iter().try_for_each(|name| tasks.find(name).map(drop))?;
     writeln!(out, "\nlab {}, seed {}", lab.number(), options.seed)?;
     for task in tasks.tasks.iter().filter(|task| names.is_empty() || names.contains(&task.name)) {
@@ -108,7 +106,7 @@ pub fn run_with(
         } else {
             writeln!(out, "{text}")?;
         }
-        seat::tell(&submission.folder, lab.number(), &task.name, &graded.found);
+        seat::tell(&submission.folder, lab.number(), &task.name, language, &graded.found);
         if !right {
             return Ok(false);
         }

@@ -41,9 +41,6 @@ fn with_checksums(mut files: BTreeMap<PathBuf, String>) -> BTreeMap<PathBuf, Str
 }
 
 /// Generates what a learner edits, by the paths in [`Lab::learners`]: the package of Rust, or a file for each task in Python.
-///
-/// # Errors
-/// As [`files`].
 pub fn files_in(root: &Path, lab: &Lab, language: Language) -> anyhow::Result<BTreeMap<PathBuf, String>> {
     if language == Language::Rust {
         return files(root, lab);

@@ -14,6 +14,15 @@ const IN_CHECKOUT: &str =
 /// Prints a package's version without importing it, which takes seconds.
 const VERSION: &str = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))";
 
+/// Prints where a Python has its own files and packages: its folders, and what links in them lead to.
+const FOLDERS: &str = "\
+import os, sys
+folders = {sys.prefix, sys.base_prefix, sys.exec_prefix, os.path.dirname(os.path.realpath(sys.executable)), *filter(None, sys.path)}
+folders |= {os.path.join(folder, name) for folder in sys.path if os.path.isdir(folder) for name in os.listdir(folder)
+            if os.path.islink(os.path.join(folder, name))}
+folders |= set(filter(None, os.environ.get('LD_LIBRARY_PATH', '').split(':')))
+print(*{os.path.realpath(folder) for folder in folders} - {'/'}, sep='\\n')";
+
 /// A Python with PyTorch.
 #[derive(Clone, Debug)]
 pub struct Python {
@@ -28,9 +37,6 @@ const OLDEST: (u32, u32) = (2, 4);
 impl Python {
     /// The Python that `LOCKSTEP_PYTHON` names; without the variable, the first of these that has PyTorch: the one of the environment in
     /// which this program is installed, that of set-up, the first in `PATH`.
-    ///
-    /// # Errors
-    /// [`PythonMissing`], with the reason for each.
     pub fn find() -> Result<Self, PythonMissing> {
         // Each look starts an interpreter.
         static FOUND: OnceLock<Result<Python, PythonMissing>> = OnceLock::new();
@@ -45,8 +51,7 @@ impl Python {
 
     /// The same, if its PyTorch can run answers.
     ///
-    /// # Errors
-    /// [`PythonMissing`], also if its PyTorch is older than 2.4.
+    /// Errors: [`PythonMissing`], also if its PyTorch is older than 2.4.
     pub fn for_answers() -> Result<Self, PythonMissing> {
         let python = Self::find()?;
         let mut numbers = python.version.split('.').map(|number| number.parse().unwrap_or(0));
@@ -55,6 +60,16 @@ impl Python {
         }
         let (program, version) = (python.program.display(), &python.version);
         Err(PythonMissing(format!("{program} has PyTorch {version}, and 2.4 is needed; {PYTHON} can name another")))
+    }
+
+    /// The folders without which it cannot import PyTorch.
+    ///
+    /// # Errors
+    /// [`PythonMissing`] if it cannot be asked.
+    pub(crate) fn folders(&self) -> Result<Vec<PathBuf>, PythonMissing> {
+        let text = said(Command::new(&self.program).args(["-c", FOLDERS]));
+        let text = text.map_err(|why| PythonMissing(format!("{}: {why}", self.program.display())))?;
+        Ok(text.lines().map(PathBuf::from).collect())
     }
 
     fn first(programs: &[PathBuf]) -> Result<Self, PythonMissing> {
@@ -69,9 +84,6 @@ impl Python {
     }
 
     /// This Python, if it has torchvision as well.
-    ///
-    /// # Errors
-    /// [`PythonMissing`]
     pub fn with_torchvision(self) -> Result<Self, PythonMissing> {
         let missing = |why| PythonMissing(format!("{} has no torchvision ({why})", self.program.display()));
         version(&self.program, "torchvision").map_err(missing)?;
@@ -97,9 +109,12 @@ fn of_checkout() -> Option<PathBuf> {
 }
 
 fn version(program: &Path, package: &str) -> Result<String, String> {
-    let mut command = Command::new(program);
-    command.args(["-c", VERSION, package]).stdin(Stdio::null());
-    let output = command.output().map_err(|error| error.to_string())?;
+    said(Command::new(program).args(["-c", VERSION, package]))
+}
+
+/// What a program prints, or why it fails.
+fn said(command: &mut Command) -> Result<String, String> {
+    let output = command.stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
     }

@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
 use crate::progress::Progress;
-use crate::{Finding, GradeResult, Verdict};
+use crate::{Finding, GradeResult, Language, Verdict};
 
 /// The variable that names the class's folder.
 pub const CLASS: &str = "LOCKSTEP_CLASS";
@@ -58,6 +58,9 @@ pub struct Attempts {
     pub passed: Option<u64>,
     /// The finding of the last grading; none if it passed.
     pub finding: Option<SeatFinding>,
+    /// What the answer that was graded last is written in; none if an older version wrote it, and before the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub language: Option<Language>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -107,13 +110,14 @@ impl Seat {
         self
     }
 
-    fn record(&mut self, lab: &str, task: &str, finding: Option<SeatFinding>, now: u64) {
+    fn record(&mut self, lab: &str, task: &str, language: Language, finding: Option<SeatFinding>, now: u64) {
         let attempts = self.tasks.entry(lab.into()).or_default().entry(task.into()).or_default();
         if attempts.count == 0 && attempts.passed.is_none() {
             attempts.first = now;
         }
         attempts.last = now;
         attempts.count += 1;
+        attempts.language = Some(language);
         if finding.is_none() {
             attempts.passed.get_or_insert(now);
         }
@@ -158,10 +162,10 @@ pub fn join(folder: &Path) {
 }
 
 /// Tells the class how the grading of a task ended, if the environment names a class. `folder` is in the learner's checkout.
-pub fn tell(folder: &Path, lab: &str, task: &str, found: &GradeResult) {
+pub fn tell(folder: &Path, lab: &str, task: &str, language: Language, found: &GradeResult) {
     let (lab, task) = (lab.to_owned(), task.to_owned());
     let finding = found.as_ref().err().map(|finding| seat_finding(finding));
-    update(folder, move |seat, now| seat.record(&lab, &task, finding, now));
+    update(folder, move |seat, now| seat.record(&lab, &task, language, finding, now));
 }
 
 /// Changes the seat's file, or prints why it cannot.
@@ -244,7 +248,7 @@ mod tests {
     use super::*;
 
     fn record(class: &Path, finding: Option<SeatFinding>) {
-        rewrite(class, class, |seat, now| seat.record("02", "shard", finding, now)).unwrap();
+        rewrite(class, class, |seat, now| seat.record("02", "shard", Language::Python, finding, now)).unwrap();
     }
 
     fn wrong(diagnosis: &str) -> Option<SeatFinding> {
@@ -254,21 +258,29 @@ mod tests {
     #[test]
     fn a_seat_counts_its_gradings_and_keeps_when_it_first_passed() {
         let mut seat = Seat::default();
-        seat.record("02", "shard", wrong("off by one"), 10);
-        seat.record("02", "shard", None, 20);
-        seat.record("02", "shard", None, 30);
-        seat.record("02", "average", wrong("a sum"), 40);
-        let shard = Attempts { first: 10, last: 30, count: 3, passed: Some(20), finding: None };
+        seat.record("02", "shard", Language::Rust, wrong("off by one"), 10);
+        seat.record("02", "shard", Language::Rust, None, 20);
+        seat.record("02", "shard", Language::Rust, None, 30);
+        seat.record("02", "average", Language::Rust, wrong("a sum"), 40);
+        let shard =
+            Attempts { first: 10, last: 30, count: 3, passed: Some(20), finding: None, language: Some(Language::Rust) };
         assert_eq!(seat.tasks["02"]["shard"], shard);
-        let average = Attempts { first: 40, last: 40, count: 1, passed: None, finding: wrong("a sum") };
+        let average = Attempts {
+            first: 40,
+            last: 40,
+            count: 1,
+            passed: None,
+            finding: wrong("a sum"),
+            language: Some(Language::Rust),
+        };
         assert_eq!(seat.tasks["02"]["average"], average);
     }
 
     #[test]
     fn a_wrong_clock_of_a_seat_is_corrected_by_that_of_the_folder() {
         let mut seat = Seat { since: 1_000, written: 1_600, ..Seat::default() };
-        seat.record("02", "shard", None, 1_200);
-        seat.record("02", "average", wrong("a sum"), 1_600);
+        seat.record("02", "shard", Language::Rust, None, 1_200);
+        seat.record("02", "average", Language::Rust, wrong("a sum"), 1_600);
         for folders in [5_600, 1_600, 1_100] {
             let moved = seat.clone().by_clock_of_folder(folders);
             let (shard, average) = (&moved.tasks["02"]["shard"], &moved.tasks["02"]["average"]);
@@ -284,7 +296,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         Progress::record(root.path(), "01", "learns", 7).unwrap();
         let mut seat = Seat::default();
-        seat.record("01", "batches", None, 50);
+        seat.record("01", "batches", Language::Rust, None, 50);
         seat.add(&Progress::read(root.path()).unwrap());
         let learns = &seat.tasks["01"]["learns"];
         assert!(learns.count == 0 && learns.passed.is_some_and(|at| at > 1_700_000_000), "{learns:?}");
@@ -300,7 +312,9 @@ mod tests {
         let files: Vec<_> = fs::read_dir(class.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
         assert_eq!(files.len(), 1, "{files:?}");
         let seat = Seat::read(&files[0]).unwrap();
-        assert!(seat.name == name() && seat.since > 0 && seat.tasks["02"]["shard"].count == 2, "{seat:?}");
+        let shard = &seat.tasks["02"]["shard"];
+        assert!(seat.name == name() && seat.since > 0 && shard.count == 2, "{seat:?}");
+        assert_eq!(shard.language, Some(Language::Python));
         assert_eq!(fs::metadata(&files[0]).unwrap().permissions().mode() & 0o777, 0o644);
         // A damaged file of its own is replaced.
         fs::write(&files[0], "{\"name\":").unwrap();

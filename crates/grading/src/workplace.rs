@@ -3,10 +3,15 @@
 
 use std::path::{Path, PathBuf};
 
+use lockstep_contract::is_checkout;
+
 use crate::Language;
+use crate::language::PYTHON;
 
 /// The file by which a learner's folder is known.
 pub const MARKER: &str = "lockstep.toml";
+/// The folder with a folder for each lab.
+const TASKS: &str = "tasks";
 
 /// Where a learner's answers are, and the record of those that have passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,18 +25,22 @@ pub enum Workplace {
 impl Workplace {
     /// The nearest one that contains this file or folder.
     pub fn around(path: &Path) -> Option<Self> {
-        path.ancestors().find_map(|folder| {
-            if folder.join(MARKER).is_file() {
-                Some(Workplace::Folder(folder.into()))
-            } else {
-                Self::is_checkout(folder).then(|| Workplace::Checkout(folder.into()))
-            }
-        })
+        let root = path.ancestors().find(|folder| folder.join(MARKER).is_file() || is_checkout(folder))?;
+        Some(Self::at(root))
     }
 
-    /// Returns true for the root of a checkout.
-    pub fn is_checkout(folder: &Path) -> bool {
-        folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir()
+    /// The one whose root this is.
+    pub fn at(root: &Path) -> Self {
+        if root.join(MARKER).is_file() { Workplace::Folder(root.into()) } else { Workplace::Checkout(root.into()) }
+    }
+
+    /// The folder with the tasks in Python of all labs, relative to the root. It looks the same in a checkout, where it is in a folder of its own, and
+    /// without one.
+    pub fn tasks_in_python(&self) -> PathBuf {
+        match self {
+            Workplace::Checkout(_) => Path::new(PYTHON).join(TASKS),
+            Workplace::Folder(_) => TASKS.into(),
+        }
     }
 
     /// Its folder.
@@ -81,5 +90,8 @@ mod tests {
         fs::write(inner.join(MARKER), "").unwrap();
         assert_eq!(Workplace::around(&task), Some(Workplace::Folder(inner.clone())));
         assert_eq!(Workplace::around(&task).unwrap().root(), inner);
+        let shown = |place: &Path| (Workplace::at(place).language(), Workplace::at(place).tasks_in_python());
+        assert_eq!(shown(&inner), (Language::Python, "tasks".into()));
+        assert_eq!(shown(checkout), (Language::Rust, "python/tasks".into()));
     }
 }

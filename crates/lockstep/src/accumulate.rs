@@ -97,8 +97,8 @@ pub fn accumulate<W: AveragesGradients, B>(
 ///
 /// # Errors
 /// As [`accumulate`]; `BadArgument` unless `batches` are those of this rank's virtual ranks, in order.
-pub fn accumulate_virtual<M, B>(
-    model: &DistributedDataParallel<M>,
+pub fn accumulate_virtual<W: AveragesGradients, B>(
+    model: &W,
     batches: &[(Rank, Vec<B>)],
     count: impl Fn(&B) -> i64,
     mut sum: impl FnMut(Rank, usize, &B) -> Result<Tensor>,

@@ -157,9 +157,7 @@ const WRAP: &str = "wrap a model for DDP";
 pub struct DistributedDataParallel<M> {
     module: M,
     group: Rc<ProcessGroup>,
-    reducer: Reducer,
-    /// What sums gradients in the place of the reducer, with virtual ranks.
-    pub(crate) tree: Option<Box<TreeSum>>,
+    sums: GradientSums,
     /// The parameters that are trained and reduced.
     params: Vec<Tensor>,
     /// Whether the gradients of each of `params` are sparse.
@@ -171,6 +169,14 @@ pub struct DistributedDataParallel<M> {
     /// False after a pass that reduced nothing: until the next one that does, each rank keeps its own buffers
     /// (`require_forward_param_sync`).
     broadcast_buffers: Cell<bool>,
+}
+
+/// What sums gradients over the ranks.
+#[derive(Debug)]
+enum GradientSums {
+    Reducer(Reducer),
+    /// Over virtual ranks.
+    Tree(Rc<TreeSum>),
 }
 
 impl<M> DistributedDataParallel<M> {
@@ -206,34 +212,27 @@ impl<M> DistributedDataParallel<M> {
         c10d::verify_params(&group, &params)?;
         let buffers = buffers(vs, &ignored);
         broadcast(&group, &states(vs, &ignored))?;
-        let reducer = Reducer::with_sparse(Rc::clone(&group), &named, &sparse, &options.reducer())?;
-        if let Some(hook) = options.comm_hook {
-            reducer.register_comm_hook(hook)?;
-        }
-        let tree = ranks.map(|ranks| {
+        let buckets = options.reducer();
+        let sums = if let Some(ranks) = ranks {
             if std::env::var_os("OMP_NUM_THREADS").is_none() {
                 tch::set_num_threads(1); // as launchers set it for more than one rank
             }
             let (group, buffers) = (Rc::clone(&group), buffers.iter().map(Tensor::shallow_clone).collect());
-            Box::new(TreeSum::new(ranks, group, named, buffers, options.find_unused_parameters))
-        });
+            let limits = [buckets.first_bucket_bytes_cap, buckets.bucket_bytes_cap];
+            GradientSums::Tree(TreeSum::new(ranks, group, named, buffers, options.find_unused_parameters, &limits)?)
+        } else {
+            let reducer = Reducer::with_sparse(Rc::clone(&group), &named, &sparse, &buckets)?;
+            options.comm_hook.map_or(Ok(()), |hook| reducer.register_comm_hook(hook))?;
+            GradientSums::Reducer(reducer)
+        };
         let (reduce_gradients, broadcast_buffers) = (Cell::new(true), Cell::new(true));
         let options = *options;
-        let model = Self {
-            module,
-            group,
-            reducer,
-            tree,
-            params,
-            sparse,
-            buffers,
-            options,
-            reduce_gradients,
-            broadcast_buffers,
-        };
+        let model = Self { module, group, sums, params, sparse, buffers, options, reduce_gradients, broadcast_buffers };
         // If a step may leave out parameters, the reducer never changes its bucket layout.
-        if options.fixed_buckets && !options.find_unused_parameters && model.tree.is_none() {
-            model.fix_buckets()?;
+        if let (GradientSums::Reducer(reducer), true, false) =
+            (&model.sums, options.fixed_buckets, options.find_unused_parameters)
+        {
+            model.fix_buckets(reducer)?;
         }
         Ok(model)
     }
@@ -251,26 +250,38 @@ impl<M> DistributedDataParallel<M> {
     /// The virtual ranks that this rank trains, one after the other, in each step: its own rank alone, unless
     /// [`DdpOptions::virtual_ranks`] says otherwise.
     pub fn virtual_ranks(&self) -> VirtualRanks {
-        self.tree.as_ref().map_or_else(|| VirtualRanks::of_ranks(&self.group), |tree| tree.ranks())
+        match &self.sums {
+            GradientSums::Tree(tree) => tree.ranks(),
+            GradientSums::Reducer(_) => VirtualRanks::of_ranks(&self.group),
+        }
     }
 
-    /// The reducer, to look at its buckets. With virtual ranks it does nothing.
-    pub fn reducer(&self) -> &Reducer {
-        &self.reducer
+    /// The reducer, to look at its buckets.
+    ///
+    /// # Errors
+    /// `BadArgument` with virtual ranks, whose gradients no reducer sums.
+    pub fn reducer(&self) -> Result<&Reducer> {
+        match &self.sums {
+            GradientSums::Reducer(reducer) => Ok(reducer),
+            GradientSums::Tree(_) => {
+                Err(Error::bad_argument("look at the reducer", "virtual ranks sum their gradients without one"))
+            }
+        }
     }
 
     /// Runs a training pass that is more than one call of the model's `forward`; `body` returns the outputs from which backward
     /// starts, one tensor or several. If autograd is off ([`tch::no_grad`]), no backward pass is prepared.
     pub fn forward_with<O: Outputs>(&self, body: impl FnOnce(&M) -> O) -> Result<O> {
-        if let Some(tree) = &self.tree {
-            return tree.pass(|| body(&self.module));
-        }
+        let reducer = match &self.sums {
+            GradientSums::Tree(tree) => return tree.pass(|| body(&self.module)),
+            GradientSums::Reducer(reducer) => reducer,
+        };
         let reduce = self.reduce_gradients.get() && c10d::grad_enabled();
         if reduce {
-            self.reducer.prepare_for_forward()?;
+            reducer.prepare_for_forward()?;
         }
         if c10d::grad_enabled() {
-            self.reducer.rebuild_buckets()?;
+            reducer.rebuild_buckets()?;
         }
         if self.options.broadcast_buffers && self.broadcast_buffers.get() {
             broadcast(&self.group, &self.buffers)?;
@@ -279,7 +290,7 @@ impl<M> DistributedDataParallel<M> {
         if reduce {
             let searches = self.options.find_unused_parameters && !self.options.static_graph;
             let outputs = if searches { output.tensors() } else { Vec::new() };
-            self.reducer.prepare_for_backward(&outputs)?;
+            reducer.prepare_for_backward(&outputs)?;
         }
         self.broadcast_buffers.set(reduce);
         Ok(output)
@@ -289,12 +300,12 @@ impl<M> DistributedDataParallel<M> {
     /// gradient is the mean over all ranks; inside [`DistributedDataParallel::no_sync`] it is the rank's own sum so far. With virtual
     /// ranks it ends the pass of one of them, and the gradients are there after the last.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
-        if let Some(tree) = &self.tree {
-            c10d::backward(loss)?;
-            return if self.reduce_gradients.get() { tree.end_pass() } else { Ok(()) };
+        match (&self.sums, self.reduce_gradients.get()) {
+            (GradientSums::Tree(tree), completes) => tree.backward(loss, completes),
+            (GradientSums::Reducer(reducer), true) => reducer.backward(loss),
+            // Nothing is sent inside no_sync, so the ranks need not make this call in step.
+            (GradientSums::Reducer(_), false) => c10d::backward(loss),
         }
-        // Nothing is sent inside no_sync, so the ranks need not make this call in step.
-        if self.reduce_gradients.get() { self.reducer.backward(loss) } else { c10d::backward(loss) }
     }
 
     /// Runs `body` without communication: gradients add up on each rank, and the next pass outside reduces the sum.
@@ -323,13 +334,13 @@ impl<M> DistributedDataParallel<M> {
     }
 
     /// Shows the reducer every gradient once, the last parameter's first, so that it fixes its bucket layout in that order.
-    fn fix_buckets(&self) -> Result<()> {
-        self.reducer.prepare_for_forward()?;
+    fn fix_buckets(&self, reducer: &Reducer) -> Result<()> {
+        reducer.prepare_for_forward()?;
         let loss = self.zero_loss(); // backward starts with the most recent computation
-        self.reducer.prepare_for_backward(&[])?;
-        self.reducer.backward(&loss)?;
+        reducer.prepare_for_backward(&[])?;
+        reducer.backward(&loss)?;
         self.params.iter().try_for_each(|param| c10d::clear_grad(&mut param.shallow_clone()))?;
-        self.reducer.rebuild_buckets().map(drop)
+        reducer.rebuild_buckets().map(drop)
     }
 }
 

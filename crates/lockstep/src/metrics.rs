@@ -180,8 +180,7 @@ pub fn evaluate_with<M: ModuleT>(
     evaluate_shares(model, test_set, device, options, |_, _| Ok(()))
 }
 
-/// Evaluates the share of each of this rank's virtual ranks, and adds up all of them in the tree's order, so that the result has the same bits
-/// on any number of ranks.
+/// Adds up the shares of all virtual ranks in the tree's order, so that the result has the same bits on any number of ranks.
 fn evaluate_shares<M: ModuleT>(
     model: &DistributedDataParallel<M>,
     test_set: Arc<dyn Dataset>,
@@ -190,17 +189,32 @@ fn evaluate_shares<M: ModuleT>(
     mut also: impl FnMut(&Tensor, &Tensor) -> c10d::Result<()>,
 ) -> anyhow::Result<Evaluation> {
     model.sync_buffers()?;
-    let (ranks, mut own) = (model.virtual_ranks(), Vec::new());
-    let forward = |inputs: &Tensor| model.module().forward_t(inputs, false);
-    for rank in ranks.own() {
-        let (share, mut scores) = (EvalSampler::new(test_set.len(), rank, ranks.count())?, Evaluation::default());
-        over_share(share, Arc::clone(&test_set), device, options, forward, |logits, targets| {
-            scores.score(&options.criterion, logits, targets)?;
-            also(logits, targets)
-        })?;
-        own.push(scores);
-    }
+    let (ranks, forward) = (model.virtual_ranks(), |inputs: &Tensor| model.module().forward_t(inputs, false));
+    let own = over_my_virtual_shares(ranks, test_set, device, options, forward, |scores, logits, targets| {
+        scores.score(&options.criterion, logits, targets)?;
+        also(logits, targets)
+    })?;
     Ok(Evaluation::over_virtual_ranks(&own, ranks, model.group())?)
+}
+
+/// As [`over_my_share`], for each of this rank's virtual ranks, whose evaluation `body` also gets: [`Evaluation::over_virtual_ranks`] adds
+/// them up.
+pub fn over_my_virtual_shares(
+    ranks: VirtualRanks,
+    test_set: Arc<dyn Dataset>,
+    device: Device,
+    options: &EvalOptions,
+    forward: impl Fn(&Tensor) -> Tensor,
+    mut body: impl FnMut(&mut Evaluation, &Tensor, &Tensor) -> c10d::Result<()>,
+) -> anyhow::Result<Vec<Evaluation>> {
+    let share = |rank| {
+        let (share, mut scores) = (EvalSampler::new(test_set.len(), rank, ranks.count())?, Evaluation::default());
+        over_share(share, Arc::clone(&test_set), device, options, &forward, |logits, targets| {
+            body(&mut scores, logits, targets)
+        })?;
+        Ok(scores)
+    };
+    ranks.own().map(share).collect()
 }
 
 /// Calls `body` with the logits and targets of this rank's share of `test_set`, batch by batch. The ranks may have different

@@ -13,13 +13,13 @@ use lockstep_contract::fault::{Act, Armed, FaultError, Point};
 use tch::Device;
 
 use crate::curves::{Curves, CurvesError};
+use crate::elastic::VirtualRanks;
 use crate::events::{Event, EventSink};
-use crate::loader::{DataLoader, Position};
+use crate::loader::{EpochSteps, Position};
 use crate::memory::MemoryBytes;
 use crate::metrics::Evaluation;
 use crate::optim::last_lr;
 use crate::progress::{self, Progress, Tag};
-use crate::sampler::Sampler;
 use crate::{LaunchEnv, Rank, WorldSize, faults, snapshot};
 
 /// A rank's reporter. Rank 0 draws the bar and prints results of all ranks; every rank prints its epochs and writes its events.
@@ -117,13 +117,13 @@ impl Reporter {
     }
 
     /// Starts an epoch: its number of steps and, for the harness, the samples that this rank will see.
-    pub fn epoch(&self, epoch: u64, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
-        self.epoch_at(Position::start_of(epoch), loader, batch_size, sampler);
+    pub fn epoch(&self, epoch: u64, loader: &impl EpochSteps) {
+        self.epoch_at(Position::start_of(epoch), loader);
     }
 
     /// Starts an epoch, or continues it at `from` after a resume: the reported samples are the remaining ones.
-    pub fn epoch_at(&self, from: Position, loader: &DataLoader, batch_size: usize, sampler: &impl Sampler) {
-        let (epoch, steps) = (from.epoch, (from.step + loader.steps_at(from)) as u64);
+    pub fn epoch_at(&self, from: Position, loader: &impl EpochSteps) {
+        let (epoch, batch_size, steps) = (from.epoch, loader.batch_size(), (from.step + loader.steps_at(from)) as u64);
         self.println(progress::epoch_line(self.shared.tag, epoch, batch_size, steps));
         self.curve(|curves| {
             curves.begin();
@@ -132,18 +132,22 @@ impl Reporter {
         self.shared.progress.epoch(epoch, from.step as u64, steps);
         self.emit(&Event::Epoch { epoch, steps, batch_size });
         if self.shared.events.is_on() {
-            let indices = sampler.indices_from(epoch, from.samples).into_iter().map(|i| i as u64).collect();
+            let indices = loader.indices_at(from).into_iter().map(|i| i as u64).collect();
             self.emit(&Event::Samples { epoch, indices });
         }
     }
 
     /// A step is done; `loss` is this rank's mean over `samples` samples, as many as every rank's.
     pub fn step(&self, epoch: u64, step: usize, loss: f64, samples: usize) {
-        self.step_of_all(epoch, step, loss, samples, samples * self.world_size().get());
+        self.step_over(epoch, step, loss, samples, samples * self.world_size().get());
     }
 
-    /// As [`step`](Self::step), where all ranks together took `of_all` samples, as with virtual ranks.
-    pub fn step_of_all(&self, epoch: u64, step: usize, loss: f64, samples: usize, of_all: usize) {
+    /// As [`step`](Self::step), where `loss` is the mean over all virtual ranks, and this rank's took `samples` samples.
+    pub fn virtual_step(&self, ranks: VirtualRanks, epoch: u64, step: usize, loss: f64, samples: usize) {
+        self.step_over(epoch, step, loss, samples, samples / ranks.own().len() * ranks.count().get());
+    }
+
+    fn step_over(&self, epoch: u64, step: usize, loss: f64, samples: usize, of_all: usize) {
         self.shared.progress.step(loss);
         let (lr, of_all) = (last_lr(), of_all as u64);
         self.emit(&Event::Step { epoch, step: step as u64, loss, samples: samples as u64, lr });

@@ -1,4 +1,4 @@
-//! A job in a private folder, and running processes.
+//! A job in a private folder.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,13 +6,11 @@ use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::mpsc::Receiver;
 
-use lockstep_contract::clear_launcher;
 use lockstep_contract::events::{self, Event};
 use lockstep_contract::fault::{Act, FAULTS, Plan, Point, RankFault, SavePhase};
-use lockstep_process::KillOnDrop;
-use lockstep_process::watchdog::{drain, receive};
+use lockstep_contract::{clear_launcher, recording};
+use lockstep_process::watchdog::Running;
 use tempfile::TempDir;
 
 use crate::python::PythonRanks;
@@ -26,6 +24,7 @@ pub struct Job {
     program: PathBuf,
     folder: TempDir,
     attempts: u32,
+    recorded: bool,
     /// The ranks of a Python job.
     pub(crate) python: Option<PythonRanks>,
 }
@@ -36,7 +35,13 @@ pub struct Attempt(pub Vec<Output>);
 impl Job {
     /// A job whose ranks run this lab's program.
     pub fn new(program: &Path) -> Self {
-        Job { program: program.to_owned(), folder: tempfile::tempdir().unwrap(), attempts: 0, python: None }
+        Job {
+            program: program.to_owned(),
+            folder: tempfile::tempdir().unwrap(),
+            attempts: 0,
+            recorded: false,
+            python: None,
+        }
     }
 
     /// A job whose ranks inject these faults into themselves.
@@ -44,6 +49,11 @@ impl Job {
         let job = Self::new(program);
         fs::write(job.path("faults.json"), serde_json::to_vec(&Plan { faults: faults.to_vec() }).unwrap()).unwrap();
         job
+    }
+
+    /// The same job with its ranks' calls recorded in the folder `recording`.
+    pub fn recorded(self) -> Self {
+        Job { recorded: true, ..self }
     }
 
     pub fn program(&self) -> &Path {
@@ -63,6 +73,9 @@ impl Job {
             command.env(FAULTS, self.path("faults.json"));
         }
         command.env("OMP_NUM_THREADS", "1").env("GLOO_SOCKET_IFNAME", "lo").env(events::FOLDER, self.path("events"));
+        if self.recorded {
+            command.env(recording::FOLDER, self.path("recording"));
+        }
         command.current_dir(self.folder.path());
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command
@@ -188,42 +201,16 @@ pub fn while_saving(epoch: u64, step: u64, phase: SavePhase, acts: &[Act]) -> Ra
     RankFault { name, rank: 0, at: Point::Save { epoch, step, phase }, acts: acts.to_vec() }
 }
 
-/// A running process with captured output. It is killed and reaped if the test fails.
-pub struct Running {
-    child: KillOnDrop,
-    stdout: Receiver<Vec<u8>>,
-    stderr: Receiver<Vec<u8>>,
-}
-
-impl Running {
-    pub fn start(mut command: Command) -> Self {
-        let mut child = KillOnDrop(command.spawn().unwrap());
-        let (stdout, stderr) = (child.0.stdout.take().unwrap(), child.0.stderr.take().unwrap());
-        Running { child, stdout: drain(stdout), stderr: drain(stderr) }
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.child.0.id()
-    }
-
-    /// Waits until the process, and every other process that inherited its output, have ended.
-    pub fn end(mut self) -> Output {
-        let wait = |pipe: &Receiver<Vec<u8>>| receive(pipe).expect("a process did not end").unwrap_or_default();
-        let (stdout, stderr) = (wait(&self.stdout), wait(&self.stderr));
-        Output { status: self.child.0.wait().unwrap(), stdout, stderr }
-    }
-}
-
 /// Runs all commands until they end; once one is killed, the others are killed, too.
 pub(crate) fn run_all(commands: Vec<Command>) -> Vec<Output> {
     let mut running: Vec<Running> = commands.into_iter().map(Running::start).collect();
     let mut ended = vec![false; running.len()];
     let all_have_ended = || {
         for rank in 0..ended.len() {
-            let status = if ended[rank] { None } else { running[rank].child.0.try_wait().unwrap() };
+            let status = if ended[rank] { None } else { running[rank].exit() };
             ended[rank] |= status.is_some();
             if status.is_some_and(|status| status.signal().is_some()) {
-                running.iter_mut().for_each(|other| drop(other.child.0.kill()));
+                running.iter_mut().for_each(Running::kill);
             }
         }
         ended.iter().all(|ended| *ended)

@@ -11,9 +11,10 @@ pub mod python;
 
 use std::path::Path;
 
-pub use job::{Attempt, Job, Running, kill, undisturbed, while_saving};
+pub use job::{Attempt, Job, kill, undisturbed, while_saving};
 pub use lockstep_contract::clear_launcher;
 pub use lockstep_process::KillOnDrop;
+pub use lockstep_process::watchdog::Running;
 
 /// What a process printed.
 pub fn text(bytes: &[u8]) -> String {

@@ -1,4 +1,4 @@
-// Settings of libtorch's kernels that tch lacks: determinism, channels-last memory, page-locked memory, a GPU's peak memory,
+// Settings of libtorch's kernels that tch lacks: determinism, vector instructions, channels-last memory, page-locked memory, a GPU's peak memory,
 // and the number of threads for one thread's operations.
 
 #include "autocast.hpp"
@@ -8,9 +8,11 @@
 #include <algorithm>
 #include <dlfcn.h>
 #include <initializer_list>
+#include <string>
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_amp_foreach_non_finite_check_and_unscale.h>
@@ -31,6 +33,16 @@ Status lc_use_deterministic_algorithms(bool on) noexcept {
     at::globalContext().setDeterministicAlgorithms(on, /*warn_only=*/false);
     if (on) at::globalContext().setBenchmarkCuDNN(false);
   });
+}
+
+// As torch.backends.cpu.get_cpu_capability(); empty if libtorch fails. The text lives as long as the process.
+const char* lc_cpu_capability() noexcept {
+  static const std::string name = [] {
+    std::string found;
+    (void)guard([&] { found = at::get_cpu_capability(); });
+    return found;
+  }();
+  return name.c_str();
 }
 
 bool lc_is_channels_last(const at::Tensor* tensor) noexcept {

@@ -15,7 +15,6 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 #include <torch/csrc/distributed/c10d/default_comm_hooks.hpp>
-#include <torch/csrc/distributed/c10d/logger.hpp>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 using namespace shim;
@@ -111,16 +110,11 @@ struct ReducerHandle {
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<OnlyThread> only;
   c10::intrusive_ptr<c10d::Backend> backend; // its memory has the buckets
-  // Keeps the reducer alive. Used only for its measurements: it reads its facts about the group from an object whose class differs
-  // from ours.
-  std::shared_ptr<c10d::Logger> logger;
   bool expects_static_graph; // until its first pass
-  std::vector<int64_t> first_bucket_sizes; // in bytes
   bool delays = false; // in the first backward pass of a static graph
   std::shared_ptr<BucketTimes> times = std::make_shared<BucketTimes>();
 
   ~ReducerHandle() {
-    logger.reset();
     reducer.reset(); // removes its hooks
     only->ended.store(true, std::memory_order_release);
   }
@@ -191,13 +185,9 @@ Status lc_reducer_new(GroupHandle* group, const at::Tensor* const* params, const
         /*skip_all_reduce_unused_params=*/false,
         /*use_python_reducer=*/false,
         /*bucket_bytes_cap_list=*/std::vector<int64_t>{});
-    auto logger = std::make_shared<c10d::Logger>(reducer);
-    reducer->set_logger(logger);
-    auto sizes = logger->get_bucket_sizes();
     // The reducer keeps the nodes with the check alive.
     auto only = only_this_thread(tensors);
-    *out = new ReducerHandle{std::move(reducer), std::move(only),       group->backend,
-                             std::move(logger),  options->static_graph, std::move(sizes)};
+    *out = new ReducerHandle{std::move(reducer), std::move(only), group->backend, options->static_graph};
   });
 }
 
@@ -209,11 +199,7 @@ Status lc_reducer_prepare_for_forward(ReducerHandle* reducer) noexcept {
   return guard([&] {
     // Not earlier: the reducer would also count the gradients of passes that reduce nothing.
     reducer->delays = std::exchange(reducer->expects_static_graph, false);
-    if (reducer->delays) {
-      reducer->reducer->set_static_graph();
-      reducer->logger->set_static_graph();
-    }
-    reducer->logger->set_runtime_stats_and_log();
+    if (reducer->delays) reducer->reducer->set_static_graph();
     reducer->reducer->prepare_for_forward();
   });
 }
@@ -240,35 +226,7 @@ Status lc_reducer_backward(ReducerHandle* reducer, const at::Tensor* loss) noexc
 
 Status lc_reducer_register_hook(ReducerHandle* reducer, uint8_t hook) noexcept {
   return guard([&] {
-    const auto type = static_cast<c10d::BuiltinCommHookType>(hook);
-    reducer->reducer->register_builtin_comm_hook(type);
-    // As Python prints them.
-    const bool whole = type == c10d::BuiltinCommHookType::ALLREDUCE;
-    reducer->logger->set_comm_hook(whole ? "BuiltinCommHookType.ALLREDUCE" : "BuiltinCommHookType.FP16_COMPRESS");
-  });
-}
-
-void lc_reducer_note_join(ReducerHandle* reducer) noexcept {
-  (void)guard([&] { reducer->logger->set_uneven_input_join(); });
-}
-
-// The records of c10d's logger: for each fact its name and its value as text.
-Status lc_reducer_logging_data(const ReducerHandle* reducer, Blobs** out) noexcept {
-  return guard([&] {
-    auto all = std::make_unique<Blobs>();
-    const auto add = [&](const std::string& text) { all->items.emplace_back(text.begin(), text.end()); };
-    const auto data = reducer->logger->get_ddp_logging_data();
-    for (const auto& [name, text] : data.strs_map) {
-      add(name);
-      add(text);
-    }
-    for (const auto& [name, number] : data.ints_map) {
-      add(name);
-      add(std::to_string(number));
-    }
-    add("bucket_sizes");
-    add(c10::Join(", ", reducer->first_bucket_sizes));
-    *out = all.release();
+    reducer->reducer->register_builtin_comm_hook(static_cast<c10d::BuiltinCommHookType>(hook));
   });
 }
 

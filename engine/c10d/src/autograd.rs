@@ -68,7 +68,7 @@ pub fn exchange(
 ) -> Result<Tensor> {
     let operation = format!("{} of {:?} {:?} in a layer", forward.name(), input.size(), input.kind());
     let communicates = !matches!(forward, Exchange::Identity | Exchange::OwnPart);
-    let call = if communicates { Call::collective } else { Call::local }(group.inner(), operation);
+    let call = if communicates { Call::inside } else { Call::local }(group.inner(), operation);
     let call = call.on(backend_for(group, std::slice::from_ref(input)));
     let _waiting = communicates.then(stragglers::waiting);
     let mut out = ptr::null_mut();
@@ -95,7 +95,7 @@ pub fn exchange(
 pub fn all_to_all_single(group: &ProcessGroup, input: &Tensor, splits: &Splits) -> Result<Tensor> {
     // Ranks may send different numbers of rows, so they compare only the dtype.
     let operation = format!("all_to_all_single of {:?} in a layer", input.kind());
-    let call = Call::collective(group.inner(), operation).on(backend_for(group, std::slice::from_ref(input)));
+    let call = Call::inside(group.inner(), operation).on(backend_for(group, std::slice::from_ref(input)));
     let _waiting = stragglers::waiting();
     let (receives, sends) = splits.lists();
     if sends.len() != receives.len() {
@@ -119,7 +119,7 @@ pub fn all_to_all_single(group: &ProcessGroup, input: &Tensor, splits: &Splits) 
 /// # Errors
 /// Any failure of a collective in the pass.
 pub fn backward_over(group: &ProcessGroup, loss: &Tensor) -> Result<()> {
-    let call = Call::collective(group.inner(), "backward through layers that communicate".into());
+    let call = Call::pass(group.inner(), "backward through layers that communicate".into());
     let call = call.on(backend_for(group, std::slice::from_ref(loss)));
     // SAFETY: the tensor is borrowed for the call.
     call.end(unsafe { ffi::lc_backward(loss.as_ptr()) }.check())
@@ -227,7 +227,7 @@ pub fn sync_batch_norm(
 ) -> Result<SyncBatchNorm> {
     // The number of samples may differ between ranks, so ranks compare only the channels.
     let operation = format!("sync_batch_norm of {} channels of {:?}", weight.numel(), inputs.kind());
-    let call = Call::collective(group.inner(), operation).on(backend_for(group, std::slice::from_ref(inputs)));
+    let call = Call::inside(group.inner(), operation).on(backend_for(group, std::slice::from_ref(inputs)));
     let mut out = [ptr::null_mut(); 3];
     // SAFETY: the group is alive and the tensors are borrowed for the call; three pointers are written.
     let status = unsafe {

@@ -11,7 +11,7 @@ use crate::lifetime::Access;
 use crate::store::millis;
 use crate::tensors::{self, Guard, Purpose, describe};
 use crate::work::{Call, Pending, Work};
-use crate::{Backend, ProcessGroup, Rank, stragglers};
+use crate::{Backend, ProcessGroup, Rank, recording, stragglers};
 
 /// How the values of different ranks are combined; the numbers are c10d's (Types.hpp).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ impl ProcessGroup {
             );
             return Err(Error::bad_argument("monitored_barrier", detail).at_rank(self.rank()));
         };
-        let call = Call::collective(self.inner(), "monitored_barrier".into()).on(backend);
+        let call = Call::inside(self.inner(), "monitored_barrier".into()).on(backend);
         let _waiting = stragglers::waiting();
         // SAFETY: the group is alive as long as self.
         let status = unsafe { ffi::lc_monitored_barrier(self.as_ptr(), millis(timeout), wait_all_ranks) };
@@ -195,10 +195,12 @@ impl ProcessGroup {
         struct Hint;
         impl Drop for Hint {
             fn drop(&mut self) {
+                recording::caller_waits(false);
                 // SAFETY: it sets a variable of this thread.
                 unsafe { ffi::lc_caller_waits(false) };
             }
         }
+        recording::caller_waits(true);
         // SAFETY: as above.
         unsafe { ffi::lc_caller_waits(true) };
         let hint = Hint;
@@ -385,8 +387,8 @@ impl ProcessGroup {
         launch: impl FnOnce(*mut GroupHandle, *mut *mut WorkHandle) -> Status,
     ) -> Result<Pending> {
         let backend = guard.backend();
-        let memory = guard.claim(&operation)?;
-        let call = Call::collective(self.inner(), operation).on(backend);
+        let (memory, passed) = guard.claim(&operation)?;
+        let call = Call::collective(self.inner(), operation, passed).on(backend);
         Pending::start(call, memory, |out| launch(self.as_ptr(), out))
     }
 
@@ -636,7 +638,7 @@ impl ProcessGroup {
                 tensor.kind()
             ));
         }
-        let call = Call::collective(self.inner(), format!("{CALL} of {}", describe(tensor))).on(backend);
+        let call = Call::inside(self.inner(), format!("{CALL} of {}", describe(tensor))).on(backend);
         let _waiting = stragglers::waiting();
         // SAFETY: the group is alive as long as self, and the tensor is borrowed for the call, which waits for its end.
         call.end(unsafe { ffi::lc_all_reduce_sparse(self.as_ptr(), tensor.as_ptr(), self.timeout_ms()) }.check())

@@ -7,100 +7,18 @@
 //! rank and poll interval. The same thread publishes how long the rank waits for others ([`crate::stragglers`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
-use std::{fmt, io};
 
 use lockstep_contract::background::DESYNC_REPORT;
 use lockstep_contract::desync_report::{ASKED, Call, RankState, answer_key, farewell_key};
 
-use crate::error::{Error, ErrorKind, Result};
+use crate::error::{DesyncReport, Error, ErrorKind, PATIENCE, Result};
 use crate::stragglers::{Arrivals, Clock, Publisher};
 use crate::{Rank, Store, WorldSize};
-
-/// How long the asking rank waits for answers: several polls, so that a live rank on a busy machine does not count as
-/// dead.
-const PATIENCE: Duration = Duration::from_secs(3);
-
-/// The answers of all ranks, as one rank sees them. Ranks are counted in the whole job.
-#[derive(Clone, Debug)]
-pub struct DesyncReport {
-    pub(crate) own: RankState,
-    pub(crate) answers: BTreeMap<Rank, Option<RankState>>,
-    store_error: Option<String>,
-}
-
-impl DesyncReport {
-    /// The ranks that did not answer: dead, stopped, or not a program of this project.
-    pub fn missing(&self) -> Vec<Rank> {
-        self.answers.iter().filter(|(_, answer)| answer.is_none()).map(|(&rank, _)| rank).collect()
-    }
-
-    /// Each other rank's answer; `None` if it did not answer.
-    pub fn answers(&self) -> &BTreeMap<Rank, Option<RankState>> {
-        &self.answers
-    }
-
-    /// Returns true if a rank did not answer or has left, but false if the store itself does not answer: then nothing is
-    /// known.
-    pub(crate) fn shows_a_loss(&self) -> bool {
-        let gone = |state: &Option<RankState>| {
-            matches!(state, None | Some(RankState::Left { .. } | RankState::Aborted { .. }))
-        };
-        self.store_error.is_none() && self.answers.values().any(gone)
-    }
-
-    /// Returns true if a rank was in another operation at the same call number.
-    pub(crate) fn shows_a_mismatch(&self) -> bool {
-        self.answers.values().flatten().any(|state| self.contradicts(state))
-    }
-
-    /// Returns true if the rank is in, or failed in, a call with the same number as this rank's but another operation.
-    fn contradicts(&self, other: &RankState) -> bool {
-        match (self.own.call(), other.call()) {
-            (Some(own), Some(other)) => {
-                let same_place = own.group == other.group && own.number.is_some() && own.number == other.number;
-                same_place && own.operation != other.operation
-            }
-            _ => false,
-        }
-    }
-}
-
-impl fmt::Display for DesyncReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(error) = &self.store_error {
-            return write!(
-                f,
-                "the store did not answer a request for a desync report either ({error}): its host is gone or unreachable"
-            );
-        }
-        let mut parts = Vec::new();
-        let mut here = Vec::new();
-        for (rank, answer) in &self.answers {
-            match answer {
-                None => parts.push(format!(
-                    "rank {rank} did not answer within {} s: it has exited, was killed, is stopped, or takes no part in desync reports",
-                    PATIENCE.as_secs()
-                )),
-                Some(answer) if answer.call().is_some() && answer.call() == self.own.call() => {
-                    here.push(rank.to_string())
-                }
-                Some(answer) => parts.push(format!("rank {rank} {answer}")),
-            }
-        }
-        if !here.is_empty() {
-            let (word, verb) = if here.len() == 1 { ("rank", "was") } else { ("ranks", "were") };
-            parts.push(format!("{word} {} {verb} in the same call", here.join(", ")));
-        }
-        if let Some(call) = self.own.call() {
-            parts.push(format!("this rank was in {call}"));
-        }
-        f.write_str(&parts.join("; "))
-    }
-}
 
 /// A call of a group's operation, as [`ProcessGroup::called`](crate::ProcessGroup::called) returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]

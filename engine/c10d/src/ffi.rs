@@ -175,6 +175,9 @@ pub(crate) struct AutocastState {
     cuda: bool,
 }
 
+/// `c10::DeviceType` of host memory.
+pub(crate) const CPU: i32 = 0;
+
 /// `TensorFacts` of `shim/kernels.cpp`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -300,6 +303,7 @@ unsafe extern "C" {
     pub(crate) fn lc_cuda_is_hooked() -> bool;
 
     pub(crate) fn lc_use_deterministic_algorithms(on: bool) -> Status;
+    pub(crate) fn lc_cpu_capability() -> *const c_char;
     pub(crate) fn lc_is_channels_last(tensor: TensorPtr) -> bool;
     pub(crate) fn lc_channels_last(tensor: TensorPtr, out: *mut *mut C_tensor) -> Status;
     pub(crate) fn lc_to_channels_last(tensor: *mut C_tensor) -> Status;
@@ -499,8 +503,6 @@ unsafe extern "C" {
     ) -> Status;
     pub(crate) fn lc_reducer_backward(reducer: *mut ReducerHandle, loss: TensorPtr) -> Status;
     pub(crate) fn lc_reducer_register_hook(reducer: *mut ReducerHandle, hook: u8) -> Status;
-    pub(crate) fn lc_reducer_note_join(reducer: *mut ReducerHandle);
-    pub(crate) fn lc_reducer_logging_data(reducer: *const ReducerHandle, out: *mut *mut Blobs) -> Status;
     pub(crate) fn lc_reducer_time_buckets(reducer: *mut ReducerHandle, group: *mut GroupHandle) -> Status;
     pub(crate) fn lc_reducer_take_bucket_times(
         reducer: *mut ReducerHandle,

@@ -18,6 +18,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, GroupHandle};
 use crate::lifetime::{Lifetime, OwnedGroup};
 use crate::options::{DebugLevel, GroupOptions};
+use crate::recording::Recording;
 use crate::store::millis;
 use crate::stragglers::Arrivals;
 use crate::{Backend, BackendConfig, Rank, Store, WorldSize};
@@ -64,6 +65,7 @@ struct JobState {
     /// Subgroups are numbered in the order of their creation, whether this rank is a member or not.
     groups_made: AtomicU64,
     reporter: Option<Reporter>,
+    recording: Option<Recording>,
 }
 
 impl ProcessGroup {
@@ -216,8 +218,31 @@ impl Inner {
         self.rank
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn backends(&self) -> BackendConfig {
         self.backends
+    }
+
+    /// Where the rank's calls are recorded.
+    pub(crate) fn recording(&self) -> Option<&Recording> {
+        self.job.recording.as_ref()
+    }
+
+    /// The rank in the job of a rank of this group.
+    pub(crate) fn job_rank(&self, rank: Rank) -> Option<Rank> {
+        self.members.get(rank.get()).copied()
+    }
+
+    /// See [`ProcessGroup::traffic`].
+    pub(crate) fn traffic(&self) -> Option<Traffic> {
+        let mut traffic = Traffic::default();
+        let group = self.handle.group.as_ptr();
+        // SAFETY: the group is alive, and both numbers are written before the call returns.
+        let is_counted = unsafe { ffi::lc_group_traffic(group, &mut traffic.calls, &mut traffic.bytes) };
+        is_counted.then_some(traffic)
     }
 
     /// Returns true if this rank has aborted the group. Relaxed is enough: a caller asks after an operation has failed. The abort sets this
@@ -311,10 +336,7 @@ impl ProcessGroup {
     /// a layer called them. `None` with NCCL, whose calls are not counted; with two other backends, only the traffic of
     /// [`backend`](Self::backend).
     pub fn traffic(&self) -> Option<Traffic> {
-        let mut traffic = Traffic::default();
-        // SAFETY: the group is alive, and both numbers are written before the call returns.
-        let is_counted = unsafe { ffi::lc_group_traffic(self.as_ptr(), &mut traffic.calls, &mut traffic.bytes) };
-        is_counted.then_some(traffic)
+        self.inner.traffic()
     }
 
     /// Records this rank's calls in all groups of the job from now on, and forgets earlier ones. From then on, a receive fills its
@@ -354,7 +376,7 @@ impl ProcessGroup {
 impl Inner {
     /// `peer` is the other rank of a message, by its rank in this group.
     pub(crate) fn enter(&self, operation: &str, kind: CallKind, peer: Option<Rank>) -> Option<Entry> {
-        let peer = peer.and_then(|peer| self.members.get(peer.get()).copied());
+        let peer = peer.and_then(|peer| self.job_rank(peer));
         self.job.reporter.as_ref().map(|reporter| reporter.enter(&self.name, &self.members, operation, kind, peer))
     }
 
@@ -443,7 +465,8 @@ impl ProcessGroup {
         let store = store.prefix("default_pg")?.prefix("0/")?;
         let own = own_keys(&store, backends)?;
         let reporter = options.desync_report.then(|| Reporter::start(&own, rank, size)).transpose()?;
-        let job = Arc::new(JobState { store, rank, size, groups_made: AtomicU64::new(1), reporter });
+        let recording = Recording::start(options.recording.as_deref(), rank);
+        let job = Arc::new(JobState { store, rank, size, groups_made: AtomicU64::new(1), reporter, recording });
         Self::make(backends, "0".into(), size.ranks().collect(), rank, job, options)
     }
 
@@ -472,9 +495,13 @@ impl ProcessGroup {
             }
             asked.connect(&member, debug == DebugLevel::Detail, compares)
         };
-        let connected = match &job.reporter {
+        let join = || match &job.reporter {
             Some(reporter) => reporter.while_joining(&name, &members, connect),
             None => connect(),
+        };
+        let connected = match &job.recording {
+            Some(recording) => recording.while_joining(&name, &members, join),
+            None => join(),
         };
         let connected = connected.map_err(|error| explain_absence(error.at_rank(rank), &own, size))?;
         let Connected { group, backends, why } = connected;

@@ -1,5 +1,7 @@
-//! Kernels and settings of libtorch that tch does not export: determinism, channels-last memory, page-locked memory, a GPU's
+//! Kernels and settings of libtorch that tch does not export: determinism, vector instructions, channels-last memory, page-locked memory, a GPU's
 //! peak memory, the number of threads for one thread's operations, mixed precision, and the fused optimizers.
+
+use std::ffi::CStr;
 
 use tch::{Device, Kind, Tensor};
 
@@ -17,6 +19,14 @@ use crate::ffi::{self, Status, pointers};
 pub fn use_deterministic_algorithms(on: bool) -> Result<()> {
     // SAFETY: sets flags of libtorch's context, at any time.
     done("use deterministic algorithms", unsafe { ffi::lc_use_deterministic_algorithms(on) })
+}
+
+/// The vector instructions for which libtorch's kernels are chosen on this processor, as `AVX2`; `torch.backends.cpu.get_cpu_capability()`.
+/// The variable `ATEN_CPU_CAPABILITY` limits them. Kernels for others may round differently.
+pub fn cpu_capability() -> &'static str {
+    // SAFETY: the shim returns a text that ends in a null byte and is never freed.
+    let name = unsafe { CStr::from_ptr(ffi::lc_cpu_capability()) };
+    name.to_str().unwrap_or_default()
 }
 
 /// Returns true if the tensor has four dimensions, and the second one is the last in memory: `torch.channels_last`.

@@ -41,6 +41,7 @@ mod options;
 mod p2p;
 pub mod process;
 mod rank;
+mod recording;
 mod reducer;
 mod store;
 pub mod stragglers;
@@ -53,12 +54,13 @@ pub use autograd::{
 };
 pub use backend::{Backend, BackendConfig};
 pub use collectives::{ReduceOp, Splits};
-pub use desync_report::{Called, DesyncReport};
-pub use error::{Error, ErrorKind, Result, from_caller};
+pub use desync_report::Called;
+pub use error::{DesyncReport, Error, ErrorKind, Result, from_caller};
 pub use group::{Aborter, ProcessGroup, Traffic};
 pub use kernels::{
-    AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, fused_adam, fused_sgd, is_channels_last, peak_memory,
-    pin_memory, reset_peak_memory, to_channels_last, unscale, use_deterministic_algorithms, use_one_thread_here,
+    AdamTensors, FusedAdam, FusedSgd, autocast, channels_last, cpu_capability, fused_adam, fused_sgd, is_channels_last,
+    peak_memory, pin_memory, reset_peak_memory, to_channels_last, unscale, use_deterministic_algorithms,
+    use_one_thread_here,
 };
 pub use lockstep_contract::desync_report::{Call, RankState};
 pub use options::{DEFAULT_GROUP_TIMEOUT, DebugLevel, Endpoint, GroupOptions};

@@ -1,5 +1,6 @@
 //! Options of a group: timeouts, Gloo's address, and checks.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
@@ -82,6 +83,10 @@ pub struct GroupOptions {
     /// Ranks of other programs do not answer. With desync reports, the ranks of an NCCL group first meet in the store, so the
     /// group cannot form with ranks of other programs.
     pub desync_report: bool,
+    /// The folder in which the rank records its calls, for `lockstep replay`: which operation in which group, when, with how many bytes,
+    /// and the first four elements of tensors in host memory. `None` reads `LOCKSTEP_RECORD`; if that is unset, nothing is recorded. A
+    /// subgroup is recorded with its parent.
+    pub recording: Option<PathBuf>,
     /// For tests: ranks of one machine that have different names here are on different hosts, as far as sharing memory is concerned. A
     /// subgroup inherits its parent's name.
     #[doc(hidden)]
@@ -100,6 +105,7 @@ impl Default for GroupOptions {
             debug: None,
             compare_calls: None,
             desync_report: true,
+            recording: None,
             simulated_host: None,
             simulated_page: 0,
         }

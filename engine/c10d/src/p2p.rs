@@ -6,6 +6,7 @@ use tch::Tensor;
 
 use crate::error::{Error, Result};
 use crate::lifetime::InUse;
+use crate::recording::Message;
 use crate::tensors::{Guard, Purpose, describe};
 use crate::work::{Call, Pending, Receiving, Way, Work};
 use crate::{Backend, ProcessGroup, Rank, ffi};
@@ -187,11 +188,12 @@ impl ProcessGroup {
         if way == Way::To { guard.reads("the tensor", tensor) } else { guard.writes("the tensor", tensor) }?;
         let operation = format!("{name} {} tag {tag}", describe(tensor));
         let backend = guard.backend();
-        let memory = guard.claim(&operation)?;
+        let (memory, passed) = guard.claim(&operation)?;
         if way == Way::From && self.is_recording() && tensor.is_floating_point() {
             // Memory that cannot be filled stays as it is.
             let _ = tensor.detach().f_fill_(f64::NAN);
         }
-        Ok((Call::message(self.inner(), operation, way, peer).on(backend), memory))
+        let message = Message { way, peer, tag };
+        Ok((Call::message(self.inner(), operation, message, passed).on(backend), memory))
     }
 }

@@ -2,7 +2,6 @@
 //!
 //! Not here: DDP's part in the training loop (`lockstep::ddp`).
 
-use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -175,15 +174,15 @@ impl Reducer {
     /// pass and are equal on all ranks when it returns; otherwise they only accumulate locally.
     pub fn backward(&self, loss: &Tensor) -> Result<()> {
         let begun = Instant::now();
+        let mut call = Call::pass(self.group.inner(), "backward with gradient all-reduce".into()).on(self.backend);
         // SAFETY: the handle is alive as long as self, and the tensor is borrowed for the call.
-        let done = self.collective("backward with gradient all-reduce", || unsafe {
-            ffi::lc_reducer_backward(self.handle.as_ptr(), loss.as_ptr())
-        });
+        let status = unsafe { ffi::lc_reducer_backward(self.handle.as_ptr(), loss.as_ptr()) };
         // After the start of the last bucket's all-reduce, the pass only waits.
         if let Some(waited) = self.group.since_last_call().filter(|since| *since < begun.elapsed()) {
             stragglers::count_wait(waited);
+            call.waited(waited);
         }
-        done
+        call.end(status.check())
     }
 
     /// Chooses how buckets are communicated. Call it once, before the first backward pass.
@@ -243,7 +242,7 @@ impl Reducer {
     }
 
     fn collective(&self, operation: &str, call: impl FnOnce() -> Status) -> Result<()> {
-        let record = Call::collective(self.group.inner(), operation.into()).on(self.backend);
+        let record = Call::inside(self.group.inner(), operation.into()).on(self.backend);
         record.end(call().check())
     }
 
@@ -350,7 +349,7 @@ pub fn verify_params(group: &ProcessGroup, params: &[Tensor]) -> Result<()> {
     }
     check_dense(OPERATION, params).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(params);
-    let record = Call::collective(group.inner(), OPERATION.into()).on(backend_for(group, params));
+    let record = Call::inside(group.inner(), OPERATION.into()).on(backend_for(group, params));
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     record.end(unsafe { ffi::lc_verify_params(group.as_ptr(), list.as_ptr(), list.len()) }.check())
 }
@@ -361,7 +360,7 @@ pub fn broadcast_coalesced(group: &ProcessGroup, tensors: &[Tensor], buffer_byte
     group.check_member(&operation, root)?;
     check_dense(&operation, tensors).map_err(|error| error.at_rank(group.rank()))?;
     let list = pointers(tensors);
-    let record = Call::collective(group.inner(), operation).on(backend_for(group, tensors));
+    let record = Call::inside(group.inner(), operation).on(backend_for(group, tensors));
     let _waiting = stragglers::waiting();
     // SAFETY: the group is alive, and the tensors are borrowed for the call.
     let status = unsafe {
@@ -391,27 +390,4 @@ pub fn clear_grad(tensor: &mut Tensor) -> Result<()> {
     // SAFETY: the tensor is borrowed exclusively for the call.
     let status = unsafe { ffi::lc_grad_to_none(tensor.as_ptr()) };
     status.check().map_err(|exception| Error::new("clear a gradient", exception))
-}
-
-// The records of c10d's logger for a reducer.
-
-impl Reducer {
-    /// Records that ranks may have different numbers of batches: see [`logging_data`](Self::logging_data).
-    pub fn note_join(&self) {
-        // SAFETY: the handle is alive as long as self.
-        unsafe { ffi::lc_reducer_note_join(self.handle.as_ptr()) };
-    }
-
-    /// The records of c10d's logger so far: names and values as text, lists with commas. The names are those of
-    /// `_get_ddp_logging_data()` in Python, without its entries about the group and the model's options.
-    ///
-    /// The times are those of the pass before the last [`prepare_for_forward`](Self::prepare_for_forward), in nanoseconds, taken in
-    /// the first ten passes and then in every hundredth pass.
-    pub fn logging_data(&self) -> Result<BTreeMap<String, String>> {
-        // SAFETY: the handle is alive as long as self, and the shim writes one pointer.
-        let texts = ffi::blobs(|out| unsafe { ffi::lc_reducer_logging_data(self.handle.as_ptr(), out) });
-        let texts = texts.map_err(|exception| Error::new("read the logging data", exception))?;
-        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        Ok(texts.chunks_exact(2).map(|fact| (text(&fact[0]), text(&fact[1]))).collect())
-    }
 }

@@ -13,8 +13,9 @@ use std::ptr::NonNull;
 use tch::{Device, Kind, Tensor};
 
 use crate::error::{Error, Result};
-use crate::ffi::{self, Exception, Status, StorageHandle};
+use crate::ffi::{self, CPU, Exception, Status, StorageHandle};
 use crate::lifetime::{Access, InUse, Span};
+use crate::recording::Passed;
 use crate::{Backend, ProcessGroup, Splits, WorldSize};
 
 /// The numbers of `c10::ScalarType` with their names in tch, as far as tch has them.
@@ -36,7 +37,6 @@ const KINDS: [(i32, &str); 13] = [
 const BOOL: i32 = 11;
 /// The dtypes that all backends support in collectives.
 const COLLECTIVE: [i32; 9] = [0, 1, 3, 4, 5, 6, 7, BOOL, 15];
-const CPU: i32 = 0;
 const CUDA: i32 = 1;
 
 /// What an operation does with the values of its tensors.
@@ -58,11 +58,25 @@ pub(crate) struct Guard<'a> {
     /// The dtype and device of the first tensor, which all others must share.
     first: Option<ffi::TensorFacts>,
     spans: Vec<Span>,
+    /// Only if calls are recorded.
+    passed: Option<Tensors>,
+}
+
+/// What a recording needs of a call's tensors.
+#[derive(Default)]
+struct Tensors {
+    /// Bytes that it reads, and bytes that it writes.
+    bytes: [u64; 2],
+    /// The first tensor that it reads.
+    read: Option<ffi::TensorFacts>,
+    /// The first tensor that it writes.
+    written: Option<Tensor>,
 }
 
 impl<'a> Guard<'a> {
     pub(crate) fn new(call: &'a str, group: &'a ProcessGroup, purpose: Purpose) -> Self {
-        Guard { call, group, purpose, first: None, spans: Vec::new() }
+        let passed = group.inner().recording().map(|_| Tensors::default());
+        Guard { call, group, purpose, first: None, spans: Vec::new(), passed }
     }
 
     /// Checks a tensor that the call only reads.
@@ -88,19 +102,25 @@ impl<'a> Guard<'a> {
     }
 
     /// Claims the memory of all tensors for `operation`. Memory that it writes must not belong to another tensor, nor
-    /// to an operation that is still in progress.
-    pub(crate) fn claim(mut self, operation: &str) -> Result<InUse> {
+    /// to an operation that is still in progress. Also returns what a recording needs, if there is one.
+    pub(crate) fn claim(mut self, operation: &str) -> Result<(InUse, Option<Passed>)> {
         self.spans.retain(|span| span.begin < span.end);
         self.spans.sort_unstable_by_key(|span| span.begin);
         if Span::sorted_conflict(&self.spans) {
             return self
                 .refuse("a tensor that is written shares memory with another tensor of the call: copy one".into());
         }
-        InUse::claim(operation, std::mem::take(&mut self.spans)).or_else(|other| {
+        let claimed = InUse::claim(operation, std::mem::take(&mut self.spans)).or_else(|other| {
             self.refuse(format!(
                 "a tensor's memory is in use by {other}, which is still in progress: wait for that first, or pass a copy"
             ))
-        })
+        })?;
+        let passed = self.passed.map(|Tensors { bytes: [read, written], read: first, written: result }| {
+            // What is in the memory of an output has no meaning, but a reduction in place reads it.
+            let own = result.as_ref().filter(|_| self.purpose == Purpose::Reduction).and_then(|own| facts(own).ok());
+            Passed::new(if read > 0 { read } else { written }, first.or(own).as_ref(), result)
+        });
+        Ok((claimed, passed))
     }
 
     fn take(&mut self, name: &str, tensor: &Tensor, access: Access) -> Result<()> {
@@ -111,6 +131,17 @@ impl<'a> Guard<'a> {
         let begin = facts.address;
         let bytes = u64::try_from(facts.numel.saturating_mul(facts.item_size)).unwrap_or(0);
         self.spans.push(Span { begin, end: begin.saturating_add(bytes), access });
+        if let Some(passed) = &mut self.passed {
+            passed.bytes[usize::from(access == Access::Write)] += bytes;
+            match access {
+                Access::Read => {
+                    passed.read.get_or_insert(facts);
+                }
+                Access::Write => {
+                    passed.written.get_or_insert_with(|| tensor.shallow_clone());
+                }
+            }
+        }
         self.first.get_or_insert(facts);
         Ok(())
     }

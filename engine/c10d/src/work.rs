@@ -8,13 +8,14 @@ use std::time::{Duration, Instant};
 use tch::Tensor;
 
 use crate::desync_report::{CallKind, Entry};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::ffi::{self, Exception, Status, WorkHandle};
 use crate::group::Inner;
 use crate::lifetime::{Abandoned, InUse, Lifetime, OwnedWork};
+use crate::recording::{Message, Passed, Recorded};
 use crate::{Backend, Rank, stragglers};
 
-/// A group's operation from start to end: the facts for an error message, and the entry in the rank's report.
+/// A group's operation from start to end: the facts for an error message, the entry in the rank's report, and the recording.
 #[derive(Debug)]
 pub(crate) struct Call {
     group: Arc<Inner>,
@@ -24,31 +25,62 @@ pub(crate) struct Call {
     begun: Instant,
     entry: Option<Entry>,
     kind: CallKind,
+    /// Until the end of the call, if it is recorded.
+    recorded: Option<Box<Recorded>>,
 }
 
 impl Call {
-    /// A call that all ranks of the group make.
-    pub(crate) fn collective(group: &Arc<Inner>, operation: String) -> Self {
-        let entry = group.enter(&operation, CallKind::Collective, None);
-        Self::new(group, operation, CallKind::Collective, entry, None)
+    /// A call that all ranks of the group make, with these tensors.
+    pub(crate) fn collective(group: &Arc<Inner>, operation: String, passed: Option<Passed>) -> Self {
+        Self::of_all(group, operation, |group, operation| Recorded::enter(group, operation, None, passed, false))
     }
 
-    /// A message to or from `peer`, or from any rank. The report names the peer, which reveals a cycle of ranks that wait
+    /// A call that all ranks make to code of libtorch that communicates.
+    pub(crate) fn inside(group: &Arc<Inner>, operation: String) -> Self {
+        Self::of_all(group, operation, |group, operation| Recorded::enter(group, operation, None, None, false))
+    }
+
+    /// A pass through a graph, in which libtorch communicates while it computes. All ranks call it.
+    pub(crate) fn pass(group: &Arc<Inner>, operation: String) -> Self {
+        Self::of_all(group, operation, |group, operation| Recorded::enter(group, operation, None, None, true))
+    }
+
+    fn of_all(
+        group: &Arc<Inner>,
+        operation: String,
+        record: impl FnOnce(&Arc<Inner>, &str) -> Option<Recorded>,
+    ) -> Self {
+        let entry = group.enter(&operation, CallKind::Collective, None);
+        let recorded = record(group, &operation);
+        Self::new(group, operation, CallKind::Collective, entry, None, recorded)
+    }
+
+    /// A message to or from a rank, or from any rank. The report names the peer, which reveals a cycle of ranks that wait
     /// for each other.
-    pub(crate) fn message(group: &Arc<Inner>, operation: String, way: Way, peer: Option<Rank>) -> Self {
+    pub(crate) fn message(group: &Arc<Inner>, operation: String, message: Message, passed: Option<Passed>) -> Self {
+        let Message { way, peer, .. } = message;
         let whom = peer.map_or("anybody".to_owned(), |peer| format!("rank {peer}"));
-        let entry = group.enter(&format!("{operation} {} {whom}", way.word()), CallKind::Message, peer);
-        Self::new(group, operation, CallKind::Message, entry, peer)
+        let named = format!("{operation} {} {whom}", way.word());
+        let entry = group.enter(&named, CallKind::Message, peer);
+        let recorded = passed.and_then(|passed| Recorded::enter(group, &named, Some(message), Some(passed), false));
+        Self::new(group, operation, CallKind::Message, entry, peer, recorded)
     }
 
     /// A call that does not involve other ranks.
     pub(crate) fn local(group: &Arc<Inner>, operation: String) -> Self {
-        Self::new(group, operation, CallKind::Collective, None, None)
+        Self::new(group, operation, CallKind::Collective, None, None, None)
     }
 
-    fn new(group: &Arc<Inner>, operation: String, kind: CallKind, entry: Option<Entry>, peer: Option<Rank>) -> Self {
+    fn new(
+        group: &Arc<Inner>,
+        operation: String,
+        kind: CallKind,
+        entry: Option<Entry>,
+        peer: Option<Rank>,
+        recorded: Option<Recorded>,
+    ) -> Self {
         let (group, backend) = (Arc::clone(group), group.backends().default_backend());
-        Call { group, backend, operation, peer, begun: Instant::now(), entry, kind }
+        Call { group, backend, operation, peer, begun: Instant::now(), entry, kind, recorded: recorded.map(Box::new) }
     }
 
     /// Records the backend of the call, if it is not the group's default.
@@ -57,16 +89,33 @@ impl Call {
         self
     }
 
+    /// At the end of the call the rank only waited for this long.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        if let Some(recorded) = &mut self.recorded {
+            recorded.waited(time);
+        }
+    }
+
     /// Ends the call, with or without an error.
     pub(crate) fn end<T>(mut self, result: Result<T, Exception>) -> Result<T> {
         match result {
-            Ok(value) => Ok(value),
+            Ok(value) => {
+                self.record_end(None);
+                Ok(value)
+            }
             Err(exception) => Err(self.failed(exception)),
+        }
+    }
+
+    fn record_end(&mut self, error: Option<String>) {
+        if let Some(recorded) = self.recorded.take() {
+            recorded.leave(error);
         }
     }
 
     fn failed(&mut self, exception: Exception) -> Error {
         if self.group.is_aborted() {
+            self.record_end(Some(format!("{:?}", ErrorKind::Aborted)));
             // libtorch's own error is only a consequence of the abort.
             return Error::aborted(std::mem::take(&mut self.operation))
                 .at_rank(self.group.rank())
@@ -76,6 +125,8 @@ impl Call {
             .at_rank(self.group.rank())
             .with_peer(self.peer.map(|peer| format!("rank {peer}")))
             .after(self.begun.elapsed());
+        // Before the other ranks are asked, which takes seconds.
+        self.record_end(Some(format!("{:?}", error.kind())));
         self.group.lifetime().end_after(self.backend, &error);
         match self.entry.take() {
             Some(entry) => self.group.explain(error, entry),
@@ -86,6 +137,9 @@ impl Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
+        if let Some(recorded) = self.recorded.take() {
+            recorded.give_up();
+        }
         if let Some(entry) = self.entry.take() {
             self.group.leave(entry);
         }
@@ -177,35 +231,50 @@ impl Pending {
     /// Waits; `None` uses the operation's own timeout.
     pub(crate) fn wait(self, timeout: Option<Duration>) -> Result<()> {
         let timeout = timeout.or(self.limit);
-        self.wait_and(|handle| handle.wait(timeout))
+        self.wait_and(|handle| handle.wait(timeout), |()| None)
     }
 
     /// Waits for a receive operation and returns the sender.
     pub(crate) fn wait_with_source(self) -> Result<Rank> {
         let timeout = self.limit;
-        self.wait_and(|handle| handle.wait(timeout).and_then(|()| handle.source())).map(Rank::new)
+        let wait = |handle: &OwnedWork| handle.wait(timeout).and_then(|()| handle.source());
+        self.wait_and(wait, |source| Some(*source)).map(Rank::new)
     }
 
-    /// The memory of a failed operation is never freed: Gloo's thread may still use it.
-    fn wait_and<T>(self, wait: impl FnOnce(&OwnedWork) -> Result<T, Exception>) -> Result<T> {
-        let Pending { mut running, call, .. } = self;
+    /// `source` takes the sender from the result, if it is not known before. The memory of a failed operation is never freed: Gloo's
+    /// thread may still use it.
+    fn wait_and<T>(
+        self,
+        wait: impl FnOnce(&OwnedWork) -> Result<T, Exception>,
+        source: impl FnOnce(&T) -> Option<usize>,
+    ) -> Result<T> {
+        let Pending { mut running, mut call, .. } = self;
         let Some((handle, memory)) = running.take() else {
             return call.end(Err(Exception { kind: ffi::Kind::Other, message: "it was waited for before".into() }));
         };
         if let Some(entry) = call.entry {
             call.group.wait(entry);
         }
+        if let Some(recorded) = &call.recorded {
+            recorded.waits();
+        }
         let result = {
             let _waiting = stragglers::waiting();
             wait(&handle)
         };
-        match result.is_err() {
+        match &result {
             // The wait expired before the operation ended, so the operation continues.
-            true if running.kind == CallKind::Collective && !handle.is_completed() => {
+            Err(_) if running.kind == CallKind::Collective && !handle.is_completed() => {
                 memory.until_over(Abandoned::new(handle, running.group.clone(), running.backend))
             }
-            true => std::mem::forget(handle),
-            false => drop(memory),
+            Err(_) => std::mem::forget(handle),
+            Ok(value) => {
+                if let (Some(recorded), Some(source)) = (&mut call.recorded, source(value)) {
+                    recorded.came_from(source);
+                }
+                call.record_end(None);
+                drop(memory);
+            }
         }
         call.end(result)
     }

@@ -25,10 +25,14 @@ pub enum Order {
     Collective(CollectiveOrder),
     /// To draw photographs: [`DrawAnswer`].
     Draw(DrawOrder),
+    /// To train with virtual ranks: [`ElasticAnswer`].
+    Elastic(ElasticOrder),
     /// To time steps of a training that is divided over the ranks: [`ParallelAnswer`].
     Parallel(ParallelOrder),
     /// To load photographs: [`PicturesAnswer`].
     Pictures(PicturesOrder),
+    /// To train with virtual ranks from the newest snapshot on: [`ResumedAnswer`].
+    Resumed(ResumedOrder),
     /// To save a snapshot between two steps and load it: [`SnapshotAnswer`].
     Snapshot(SnapshotOrder),
     /// To time training steps: [`StepAnswer`].
@@ -100,6 +104,107 @@ pub struct StepAnswer {
     /// Peak bytes of tensors on a GPU, on the rank with the highest peak; `None` on the CPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<u64>,
+}
+
+/// The network of a small training with virtual ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ElasticModel {
+    /// Two layers with dropout between them.
+    Mlp,
+    /// ResNet-18 of few channels, with batch norm; pictures are mirrored at random.
+    Resnet,
+    /// A GPT with dropout.
+    Gpt,
+}
+
+/// What updates the weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Updates {
+    /// SGD with momentum and weight decay.
+    Sgd,
+    AdamW,
+    /// AdamW with its states divided among the ranks.
+    Zero,
+}
+
+/// The type of the forward pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Float {
+    Float32,
+    /// With a scaled loss.
+    Float16,
+    Bfloat16,
+}
+
+/// A small training, apart from its ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ElasticTraining {
+    pub model: ElasticModel,
+    pub updates: Updates,
+    /// `None` trains without virtual ranks.
+    pub virtual_ranks: Option<usize>,
+    /// Parts of a batch, whose gradients are added up.
+    pub micro_batches: u32,
+    /// The limit of the gradients' norm.
+    pub clip: Option<f64>,
+    pub float: Float,
+}
+
+impl ElasticTraining {
+    /// The model with 4 virtual ranks, SGD, and nothing else.
+    pub const fn of(model: ElasticModel) -> Self {
+        ElasticTraining {
+            model,
+            updates: Updates::Sgd,
+            virtual_ranks: Some(4),
+            micro_batches: 1,
+            clip: None,
+            float: Float::Float32,
+        }
+    }
+}
+
+/// To train up to a step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ElasticOrder {
+    pub training: ElasticTraining,
+    /// The folder of its snapshots: training goes on from the newest, and ends with another.
+    pub folder: PathBuf,
+    /// Steps since the beginning.
+    pub until: u32,
+}
+
+/// What a training ended with.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ElasticAnswer {
+    /// A hash of all weights and of the evaluation, by their bits.
+    pub bits: u64,
+    /// The mean loss of each step that was taken, as the bits of an f64.
+    pub losses: Vec<u64>,
+    /// What carried the numbers: `shm`, `gloo`, `shm+gloo`.
+    pub backend: String,
+}
+
+/// To take steps of the [MLP](Model::Mlp) with virtual ranks. The first order of a rank goes on from the newest snapshot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResumedOrder {
+    pub folder: PathBuf,
+    pub virtual_ranks: usize,
+    /// Samples in a virtual rank's batch.
+    pub batch: u32,
+    pub steps: u32,
+}
+
+/// The steps of a [`ResumedOrder`].
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ResumedAnswer {
+    /// How many steps had been taken before.
+    pub from: u64,
+    /// How long they took.
+    pub seconds: f64,
 }
 
 /// How a model is divided over the ranks.

@@ -9,12 +9,13 @@
 //! - [`events`]: what each rank and each agent did.
 //! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`exit`]: the exit codes of a launcher and of a training program.
+//! - [`recording`]: what each rank called in its groups, and when.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
 //! - [`rules`]: lists of things that can be wrong, for a failed job, its nodes and its scripts.
 //! - [`scheduler`]: what Slurm, PBS and MPI's launchers say about a job.
 //! - [`snapshot_request`]: the signals that ask for a snapshot, and the exit code of a program that has saved one and ended.
 //! - [`fault`]: faults that a worker injects into itself at an exact point, on request.
-//! - [`foreign`]: text that others wrote, within lines of our own.
+//! - [`foreign`]: text that others wrote, within lines of our own; [`pickle`]: Python's pickles, as plain data.
 //!
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
@@ -27,11 +28,14 @@ pub mod exercise;
 pub mod fault;
 pub mod foreign;
 pub mod panic_place;
+pub mod pickle;
+pub mod recording;
 pub mod rules;
 pub mod scheduler;
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::Command;
 
 use fault::FAULTS;
@@ -51,7 +55,7 @@ pub const BACKENDS: [&str; 3] = ["auto", "gloo", "shm"];
 pub const TEST_SEED: &str = "LOCKSTEP_TEST_SEED";
 
 /// Variables that a launcher, or the developer's own shell, may have set.
-pub const CLEARED_VARIABLES: [&str; 23] = [
+pub const CLEARED_VARIABLES: [&str; 24] = [
     "RANK",
     "LOCAL_RANK",
     "WORLD_SIZE",
@@ -72,6 +76,7 @@ pub const CLEARED_VARIABLES: [&str; 23] = [
     "TORCH_DISTRIBUTED_DEBUG",
     "RUST_BACKTRACE",
     "LOCKSTEP_EVENTS",
+    "LOCKSTEP_RECORD",
     SNAPSHOT_ON,
     LAUNCHER,
     FAULTS,
@@ -100,6 +105,11 @@ pub fn warn(line: &dyn Display) {
 pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
     let plural = if what.ends_with("ch") || what.ends_with("ss") { "es" } else { "s" };
     format!("{number} {what}{}", if number == N::from(1) { "" } else { plural })
+}
+
+/// Returns true for the root of the course's checkout: graders ask it, and the command before its graders are built.
+pub fn is_checkout(folder: &Path) -> bool {
+    folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir()
 }
 
 /// Removes these variables from the environment of `command`.

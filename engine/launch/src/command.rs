@@ -118,7 +118,7 @@ pub struct RunOptions {
     #[arg(long, alias = "log_dir", value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = OUTPUT)]
     log_dir: Option<PathBuf>,
     /// Streams that go to files only: 0 none, 1 stdout, 2 stderr, 3 both, or by local rank, such as 0:3,1:2 [default: 0]
-    #[arg(short, long, value_name = "STREAMS", help_heading = OUTPUT)]
+    #[arg(short, long, alias = "re", value_name = "STREAMS", help_heading = OUTPUT)] // torchrun's shortest form
     redirects: Option<String>,
     /// Streams that go to files and to the console, in the same form [default: 0]
     #[arg(short, long, value_name = "STREAMS", help_heading = OUTPUT)]
@@ -181,6 +181,10 @@ pub struct RunOptions {
     /// Keep the temporary log folder even after success
     #[arg(long, alias = "keep_logs", help_heading = OWN)]
     keep_logs: bool,
+    /// Record what each rank does, in calls, steps, waits and failures, for `lockstep replay FILE`; at most 8 MiB a rank, the newest. In a
+    /// job of several nodes each launcher writes FILE.HOST
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = OWN)]
+    record: Option<PathBuf>,
     /// A file with one host a line, for agents that a loop over ssh or pbsdsh starts; the first host holds the rendezvous
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, help_heading = OWN)]
     hostfile: Option<PathBuf>,
@@ -266,6 +270,7 @@ impl RunOptions {
             save_before_limit: pick("save-before-limit", self.save_before_limit, ""),
             exit_barrier_timeout: pick("exit-barrier-timeout", self.exit_barrier_timeout, "300"),
             keep_logs: switch("keep-logs", self.keep_logs, env)?,
+            record: path("record", self.record, env),
             stacks: pick("stacks", self.stacks, "auto"),
             status: pick("status", self.status, "auto"),
             prefix: pick("prefix", self.prefix, "auto"),
@@ -391,6 +396,7 @@ fn lines(config: &Config) -> Vec<(&'static str, String)> {
         ("restarts", config.max_restarts.to_string()),
         ("logs", logs(&config.logs.base)),
     ];
+    lines.extend(config.record.iter().map(|file| ("recording", file.display().to_string())));
     lines.extend((0..config.local_world_size).map(|rank| ("command", command(config, rank))));
     lines
 }

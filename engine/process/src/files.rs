@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, SeekFrom};
 use std::mem::MaybeUninit;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 
@@ -93,6 +94,12 @@ pub fn end_of_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// A TCP port that nobody listens on now on 127.0.0.1, for programs that must know the port before one of them listens. Another process may
+/// take it meanwhile.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 /// The state of a listening socket in `/proc/net/tcp` (the kernel's include/net/tcp_states.h).

@@ -15,7 +15,7 @@ use std::process::Command;
 use lockstep_contract::foreign;
 use rustix::fs::{Access, StatVfsMountFlags, access, statvfs};
 
-use super::room::refusal;
+use crate::proc::Status;
 
 /// A variable's name with its value, or without one to remove it.
 pub(super) type Variable = (OsString, Option<OsString>);
@@ -379,6 +379,47 @@ fn interpreter_exists(path: &Path, line: &[u8]) -> Result<(), ProgramError> {
 
 fn current_folder() -> String {
     std::env::current_dir().map_or_else(|_| "gone".to_owned(), |folder| folder.display().to_string())
+}
+
+/// Who refuses a system call with this error, and what to do; `None` if it is another kind of error.
+pub fn refusal(error: &io::Error) -> Option<String> {
+    if error.kind() == io::ErrorKind::ArgumentListTooLong {
+        return Some(too_large());
+    }
+    let is_missing = error.raw_os_error() == Some(libc::ENOSYS);
+    if !is_missing && error.raw_os_error() != Some(libc::EPERM) {
+        return None;
+    }
+    let filtered = Status::of_this_process().is_some_and(|status| status.number("Seccomp") == Some(2));
+    Some(match (filtered, is_missing) {
+        (true, _) => "this process runs under a seccomp filter (`grep Seccomp: /proc/self/status` says 2), as in a container or a sandbox: \
+                      allow the call in its profile, update the container's runtime, or start the container with \
+                      --security-opt seccomp=unconfined"
+            .to_owned(),
+        (false, true) => format!(
+            "this kernel ({}) does not have it: Linux 5.4 or newer is needed",
+            rustix::system::uname().release().to_string_lossy()
+        ),
+        (false, false) => "a security module (SELinux, AppArmor) or a missing capability forbids it: see `dmesg` and the audit log".to_owned(),
+    })
+}
+
+/// How much this process's arguments and variables take, which its children get.
+fn too_large() -> String {
+    let variables = std::env::vars_os().map(|(name, value)| (name.len() + value.len() + 2, Some(name)));
+    let arguments = std::env::args_os().map(|word| (word.len() + 1, None));
+    let all: Vec<(usize, Option<OsString>)> = variables.chain(arguments).collect();
+    let kib = |bytes: usize| bytes.div_ceil(1024);
+    let sum = kib(all.iter().map(|(bytes, _)| bytes).sum());
+    let largest = all.into_iter().max_by_key(|(bytes, _)| *bytes);
+    let largest = largest.map_or_else(String::new, |(bytes, name)| {
+        let name = name.map_or_else(|| "an argument".to_owned(), |name| foreign::path(Path::new(&name)));
+        format!("{name} with {}", kib(bytes))
+    });
+    format!(
+        "the launcher's variables and arguments, to which it adds a few, take {sum} KiB, {largest} KiB the most; the kernel allows 128 KiB \
+         for one and a quarter of `ulimit -s` for all: unset what the program does not need, or put it into a file"
+    )
 }
 
 #[cfg(test)]

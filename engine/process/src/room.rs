@@ -4,7 +4,6 @@
 //! waits for ever, in libraries, too. So a command first starts as many threads as it will need, and reports in one sentence what is
 //! missing.
 
-use std::ffi::OsString;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -12,7 +11,6 @@ use std::sync::Mutex;
 use std::thread::Builder;
 use std::{fs, io};
 
-use lockstep_contract::foreign;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 use rustix::process::{
@@ -21,7 +19,7 @@ use rustix::process::{
 };
 
 use crate::ControlGroup;
-use crate::proc::Status;
+use crate::program::refusal;
 use crate::start::read_limit;
 
 /// Stack of a thread that only waits, in bytes.
@@ -109,29 +107,6 @@ pub fn check_calls() -> Result<(), RefusedCall> {
     calls.into_iter().find_map(refused).map_or(Ok(()), Err)
 }
 
-/// Who refuses a system call with this error, and what to do; `None` if it is another kind of error.
-pub fn refusal(error: &io::Error) -> Option<String> {
-    if error.kind() == io::ErrorKind::ArgumentListTooLong {
-        return Some(too_large());
-    }
-    let is_missing = error.raw_os_error() == Some(libc::ENOSYS);
-    if !is_missing && error.raw_os_error() != Some(libc::EPERM) {
-        return None;
-    }
-    let filtered = Status::of_this_process().is_some_and(|status| status.number("Seccomp") == Some(2));
-    Some(match (filtered, is_missing) {
-        (true, _) => "this process runs under a seccomp filter (`grep Seccomp: /proc/self/status` says 2), as in a container or a sandbox: \
-                      allow the call in its profile, update the container's runtime, or start the container with \
-                      --security-opt seccomp=unconfined"
-            .to_owned(),
-        (false, true) => format!(
-            "this kernel ({}) does not have it: Linux 5.4 or newer is needed",
-            rustix::system::uname().release().to_string_lossy()
-        ),
-        (false, false) => "a security module (SELinux, AppArmor) or a missing capability forbids it: see `dmesg` and the audit log".to_owned(),
-    })
-}
-
 /// The lowest limit on processes and threads among this process's control groups and those around them, and its group. Files are read below
 /// `root`.
 pub fn pids_limit(root: &Path) -> Option<(PathBuf, u64)> {
@@ -141,24 +116,6 @@ pub fn pids_limit(root: &Path) -> Option<(PathBuf, u64)> {
         Some((folder.to_owned(), text.trim().parse().ok()?)) // "max" is no limit
     };
     groups.iter().flat_map(ControlGroup::around).filter_map(limit).min_by_key(|(_, limit)| *limit)
-}
-
-/// How much this process's arguments and variables take, which its children get.
-fn too_large() -> String {
-    let variables = std::env::vars_os().map(|(name, value)| (name.len() + value.len() + 2, Some(name)));
-    let arguments = std::env::args_os().map(|word| (word.len() + 1, None));
-    let all: Vec<(usize, Option<OsString>)> = variables.chain(arguments).collect();
-    let kib = |bytes: usize| bytes.div_ceil(1024);
-    let sum = kib(all.iter().map(|(bytes, _)| bytes).sum());
-    let largest = all.into_iter().max_by_key(|(bytes, _)| *bytes);
-    let largest = largest.map_or_else(String::new, |(bytes, name)| {
-        let name = name.map_or_else(|| "an argument".to_owned(), |name| foreign::path(Path::new(&name)));
-        format!("{name} with {}", kib(bytes))
-    });
-    format!(
-        "the launcher's variables and arguments, to which it adds a few, take {sum} KiB, {largest} KiB the most; the kernel allows 128 KiB \
-         for one and a quarter of `ulimit -s` for all: unset what the program does not need, or put it into a file"
-    )
 }
 
 #[cfg(test)]

@@ -33,8 +33,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use super::orphans::{AGENT, AgentId};
 use super::process::Handle;
-use super::program::{Sink, Spec, Stdin, Variable, explain, files, find_program};
-use super::room::refusal;
+use super::program::{Sink, Spec, Stdin, Variable, explain, files, find_program, refusal};
 
 /// The subcommand that [`words_dying_with_parent`] calls.
 pub(super) const DIES_WITH_PARENT: &str = "dies-with-parent";
@@ -378,6 +377,12 @@ fn output(sink: Sink) -> io::Result<Option<OwnedFd>> {
 /// The same file under a number that no standard stream has, so that setting one stream does not close another.
 fn above_streams(fd: OwnedFd) -> io::Result<OwnedFd> {
     if fd.as_raw_fd() > 2 { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(fd.as_fd(), 3)?) }
+}
+
+/// The kernel's link to this executable, for commands: it leads to the file that runs even if a rebuild has replaced that file. In another
+/// process-id namespace it leads nowhere.
+pub fn this_program() -> OsString {
+    format!("/proc/{}/exe", std::process::id()).into()
 }
 
 /// The command that starts `program` so that it dies with **this thread**, which must therefore be the main thread. Arguments and

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::Read;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
@@ -202,21 +202,53 @@ pub fn drain(mut pipe: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Runs `command` until it *and all processes that inherited its output* have ended. A process that is left behind ends
-/// the wait with a panic.
-///
-/// # Panics
-/// If the command cannot be started, or does not end. The command is killed first.
-pub fn output(mut command: Command) -> Output {
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = KillOnDrop(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
-    let [stdout, stderr] = [child.0.stdout.take().map(drain), child.0.stderr.take().map(drain)];
-    let all = |pipe: Option<Receiver<Vec<u8>>>| {
-        let received = receive(&pipe.expect("it was piped"));
-        received.unwrap_or_else(|why| panic!("{command:?} or one of its children did not end: {why}"))
-    };
-    let (stdout, stderr) = (all(stdout).unwrap_or_default(), all(stderr).unwrap_or_default());
-    Output { status: child.0.wait().expect("a child can be waited for"), stdout, stderr }
+/// A process whose output is captured. It is killed and reaped if this is dropped before its end, as in a test that fails. What cannot be
+/// started or does not end is a panic.
+pub struct Running {
+    child: KillOnDrop,
+    stdout: Receiver<Vec<u8>>,
+    stderr: Receiver<Vec<u8>>,
+}
+
+impl Running {
+    pub fn start(mut command: Command) -> Self {
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut child = KillOnDrop(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")));
+        let (stdout, stderr) = (child.0.stdout.take(), child.0.stderr.take());
+        let (stdout, stderr) = (stdout.expect("it was piped"), stderr.expect("it was piped"));
+        Running { child, stdout: drain(stdout), stderr: drain(stderr) }
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// How the process itself has ended, if it has.
+    pub fn exit(&mut self) -> Option<ExitStatus> {
+        self.child.0.try_wait().expect("a child can be waited for")
+    }
+
+    pub fn kill(&mut self) {
+        // An error means that it has ended.
+        let _ = self.child.0.kill();
+    }
+
+    /// Waits until the process *and all processes that inherited its output* have ended. One that is left behind ends the wait with a panic.
+    pub fn end(mut self) -> Output {
+        let all = |pipe: &Receiver<Vec<u8>>| {
+            let received = receive(pipe);
+            received
+                .unwrap_or_else(|why| panic!("a process or one of its children did not end: {why}"))
+                .unwrap_or_default()
+        };
+        let (stdout, stderr) = (all(&self.stdout), all(&self.stderr));
+        Output { status: self.child.0.wait().expect("a child can be waited for"), stdout, stderr }
+    }
+}
+
+/// Runs `command` to its end: see [`Running`].
+pub fn output(command: Command) -> Output {
+    Running::start(command).end()
 }
 
 /// Threads of a process: whether one of them is awake, and their CPU time.

@@ -1,4 +1,4 @@
-//! The workers of one agent: starts, watches and sweeps them. `receivers` signals and kills them.
+//! The workers of one agent: starts, watches, signals, kills and sweeps them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsString;
@@ -13,10 +13,12 @@ use signal_hook::SigId;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::low_level::{pipe, unregister};
 
-use crate::orphans::{self, AGENT, EarlierChildren, Orphan, OrphanCriteria, SweepScope, Swept};
+use crate::orphans::{self, AGENT, EarlierChildren, Orphan, OrphanCriteria, SweepScope, Swept, going_on, present};
+use crate::proc::{self, Stat, Status};
 use crate::process::{self, Handle, reap};
 use crate::program::{Spec, Variable};
 use crate::reaper::Reaper;
+use crate::receivers::{Left, REQUESTS, Receiver, ReceiverKind, below, is_wrapper, of_end, that_handle};
 use crate::start::{Start, StartReport};
 use crate::template::Template;
 use crate::{Deaths, Exit};
@@ -37,15 +39,15 @@ pub struct Workers {
     deaths: Deaths,
     reported: VecDeque<u64>,
     children: Children,
-    pub(super) workers: BTreeMap<i32, Worker>,
+    workers: BTreeMap<i32, Worker>,
     reaper: Reaper,
     earlier: EarlierChildren,
     own_session: i32,
     open_files: Option<u64>,
     /// What dead workers had left behind when the others were asked to end.
-    pub(super) left: Vec<Orphan>,
+    left: Vec<Orphan>,
     /// The processes below shells that were asked to end, by process id and start time.
-    pub(super) asked: BTreeSet<(i32, u64)>,
+    asked: BTreeSet<(i32, u64)>,
 }
 
 /// SIGCHLD, which arrives also for orphans that end on their own.
@@ -54,13 +56,13 @@ struct Children {
     pipe: UnixStream,
 }
 
-pub(super) struct Worker {
-    pub(super) index: usize,
-    pub(super) process: Handle,
-    pub(super) started: StartReport,
-    pub(super) dead: bool,
+struct Worker {
+    index: usize,
+    process: Handle,
+    started: StartReport,
+    dead: bool,
     /// It was a shell or timeout(1) when it was asked to end.
-    pub(super) wrapper: bool,
+    wrapper: bool,
 }
 
 /// A worker's end.
@@ -299,7 +301,7 @@ impl Workers {
         if sweep.dead.len() == self.workers.len() { SweepScope::All } else { SweepScope::Sessions(&sweep.dead) }
     }
 
-    pub(super) fn with_criteria<T>(&self, look: impl FnOnce(&OrphanCriteria<'_>) -> T) -> T {
+    fn with_criteria<T>(&self, look: impl FnOnce(&OrphanCriteria<'_>) -> T) -> T {
         let workers: Vec<i32> = self.workers.keys().copied().collect();
         let (id, reaper) = (self.reaper.id(), self.reaper.pid());
         let Workers { own_session, ref earlier, .. } = *self;
@@ -322,6 +324,130 @@ impl Workers {
         for (pid, worker) in std::mem::take(&mut self.workers) {
             worker.process.wait_until(until);
             reap(pid);
+        }
+    }
+}
+
+// ---- signals to workers
+
+impl Workers {
+    /// Sends a signal to every worker's process group, including what a dead worker left in it.
+    pub fn signal(&mut self, signal: Signal) {
+        for (pid, worker) in &self.workers {
+            send(*pid, worker, signal);
+        }
+    }
+
+    /// The living workers, by index, that have a handler for this signal or are a shell or timeout(1) that waits for a program with
+    /// one. A program that has just been started has no handler yet, and until then the process has those of this one.
+    pub fn that_handle(&self, signal: Signal) -> Vec<usize> {
+        let living = self.workers.iter().filter(|(_, worker)| !worker.dead && !worker.started.is_pending());
+        let found = living.filter(|(pid, _)| !that_handle(**pid, signal).is_empty());
+        found.map(|(_, worker)| worker.index).collect()
+    }
+
+    /// The living workers, by index, that are at their end: the kernel has taken their memory and handlers, and their end may not have been
+    /// reported yet.
+    pub fn that_end(&self) -> Vec<usize> {
+        let living = self.workers.iter().filter(|(_, worker)| !worker.dead);
+        let ends = living.filter(|(pid, _)| Status::of(**pid).is_none_or(|status| status.is_ending()));
+        ends.map(|(_, worker)| worker.index).collect()
+    }
+
+    /// Sends a signal to these workers themselves, not to the processes that they started. If a worker is a shell or timeout(1) that waits
+    /// for programs that handle the signal, those programs get the signal instead.
+    pub fn signal_themselves(&self, workers: &[usize], signal: Signal) -> io::Result<()> {
+        let mut named = self.workers.iter().filter(|(_, worker)| !worker.dead && workers.contains(&worker.index));
+        named.try_for_each(|(pid, worker)| {
+            let programs = that_handle(*pid, signal);
+            if programs.is_empty() {
+                return worker.process.signal(signal);
+            }
+            programs.iter().for_each(|program| program.signal(signal));
+            Ok(())
+        })
+    }
+
+    /// Sends this signal, which asks for an end. A worker that handles it gets it alone: to save a checkpoint first, it may need the
+    /// processes that it started, such as data loaders. The whole process group of other workers gets it. A shell gets it together with
+    /// what runs under it, except below programs that handle it; so does timeout(1), but a program under it that handles the signal
+    /// gets it in its place, so that it gets it only once. Stopped processes are continued, because they could not handle it otherwise.
+    pub fn end(&mut self, signal: Signal) {
+        let adopted = self.adopted();
+        if !adopted.is_empty() {
+            self.note_left();
+        }
+        for (pid, worker) in &mut self.workers {
+            worker.wrapper |= !worker.dead && is_wrapper(*pid);
+            if worker.wrapper || worker.left_programs() {
+                let itself = (!worker.dead).then_some(*pid).into_iter();
+                let here = adopted.iter().filter(|(session, _)| session == pid).map(|(_, pid)| *pid);
+                let found = of_end(itself.chain(here), signal);
+                found.iter().for_each(|receiver| receiver.signal(signal));
+                self.asked.extend(found.iter().map(|receiver| (receiver.stat.pid, receiver.stat.start)));
+            } else if !worker.dead && Status::of(*pid).is_some_and(|status| status.handles(signal.as_raw())) {
+                let _ = worker.process.signal(signal);
+            } else {
+                send(*pid, worker, signal);
+            }
+        }
+        self.signal(Signal::CONT);
+    }
+
+    /// Asks the processes that dead workers left behind to end, if any of them handles this signal: such programs have something to do
+    /// first. Returns those that are still alive; none if no program handles the signal. Covers only workers that were shells or
+    /// timeout(1), or that ended by a signal as those do. No process gets the signal twice.
+    pub fn end_left(&mut self, signal: Signal) -> Vec<Left> {
+        let of_programs = self.workers.iter().filter(|(_, worker)| worker.left_programs());
+        let sessions: Vec<i32> = of_programs.map(|(pid, _)| *pid).collect();
+        if sessions.is_empty() || self.with_criteria(|criteria| criteria.covers_all_children()) {
+            return vec![];
+        }
+        let orphans = self.with_criteria(|criteria| present(criteria, SweepScope::Sessions(&sessions)));
+        let found: Vec<Receiver> = orphans.iter().flat_map(|orphan| below(orphan.pid, signal)).collect();
+        if !found.iter().any(|receiver| receiver.kind == ReceiverKind::Program) {
+            return vec![];
+        }
+        for receiver in found.iter().filter(|receiver| receiver.kind != ReceiverKind::Other) {
+            if self.asked.insert((receiver.stat.pid, receiver.stat.start)) {
+                receiver.signal(signal);
+            }
+        }
+        let left = |found: Receiver| {
+            let (orphan, handles) = (Orphan::of(&found.stat), found.kind == ReceiverKind::Program);
+            Left { orphan, handles, pidfd: found.pidfd }
+        };
+        found.into_iter().map(left).collect()
+    }
+
+    /// Kills every worker's process group. The caller decides when. [`Self::next`] still reports the deaths.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+    }
+
+    /// Remembers what dead workers have left behind, for the next sweep: it may end by the signal that it is about to get.
+    fn note_left(&mut self) {
+        let dead: Vec<i32> = self.workers.iter().filter(|(_, worker)| worker.dead).map(|(pid, _)| *pid).collect();
+        let left = self.with_criteria(|criteria| present(criteria, SweepScope::Sessions(&dead)));
+        self.left.extend(going_on(&left));
+    }
+
+    /// The children of this process that were not started by it, by session.
+    fn adopted(&self) -> BTreeSet<(i32, i32)> {
+        let others = proc::children().into_iter().filter(|pid| !self.workers.contains_key(pid));
+        others.filter_map(Stat::of).map(|stat| (stat.session, stat.pid)).collect()
+    }
+}
+
+impl Worker {
+    /// Returns true if it has ended and the programs that it waited for may still be alive. Asks the system, since its death
+    /// may not have been reported yet.
+    fn left_programs(&self) -> bool {
+        match self.process.ended() {
+            Ok(Some(Exit::Signal(signal))) if REQUESTS.contains(&signal) => true,
+            Ok(Some(_)) => self.wrapper,
+            Ok(None) => false,
+            Err(_) => self.dead && self.wrapper,
         }
     }
 }
@@ -374,7 +500,7 @@ impl Drop for Children {
     }
 }
 
-pub(super) fn send(pid: i32, worker: &Worker, signal: Signal) {
+fn send(pid: i32, worker: &Worker, signal: Signal) {
     let Some(group) = Pid::from_raw(pid) else { return };
     // The ids of a worker and of its group stay in use until it is reaped. Before it has created its group, the signal goes
     // to it alone.

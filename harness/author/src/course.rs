@@ -9,7 +9,7 @@ use crate::checkout::checkout;
 use crate::exit::Code;
 use crate::labs::{find, in_checkout};
 use crate::report::{Screen, count};
-use crate::{course_check, new_lab};
+use crate::{course_check, new_lab, quiz};
 
 /// Keep exercises in step with their solutions, and make labs
 #[derive(Args)]
@@ -51,6 +51,12 @@ enum What {
     },
     /// Print a reference page of the book as Markdown; the built book has them all
     Reference { page: Page },
+    /// Print multiple-choice questions, with the reasons for each choice, in GIFT: Moodle imports it
+    Quiz {
+        /// Only those of this route through the course: morning, half-day, day or whole
+        #[arg(long, value_name = "NAME")]
+        route: Option<String>,
+    },
     /// List what these labs lack: files that are out of date, hints, wrong answers, sections of the chapter
     Check {
         /// Labs by number or name [default: all]
@@ -83,6 +89,8 @@ pub enum Page {
     FailureCauses,
     /// What lockstep render --check finds
     ScriptMistakes,
+    /// Multiple-choice questions for each route, with their answers
+    Questions,
     /// The fields of a site profile
     SiteProfiles,
     /// The exercises' tasks, with their minutes
@@ -93,14 +101,19 @@ pub enum Page {
 
 impl CourseOptions {
     /// `text` is that of a reference page, as the whole program writes it.
-    pub fn exec(self, text: impl FnOnce(Page) -> String) -> anyhow::Result<Code> {
-        if let What::Reference { page } = self.what {
-            Screen::new(false).line(text(page).trim_end());
+    pub fn exec(self, text: impl FnOnce(Page) -> anyhow::Result<String>) -> anyhow::Result<Code> {
+        let printed = match &self.what {
+            What::Reference { page } => Some(text(*page)?),
+            What::Quiz { route } => Some(quiz::gift(route.as_deref())?),
+            _ => None,
+        };
+        if let Some(text) = printed {
+            Screen::new(false).line(text.trim_end());
             return Ok(Code::Success);
         }
         let root = checkout()?;
         match self.what {
-            What::Reference { .. } => unreachable!("printed above, since it needs no checkout"),
+            What::Reference { .. } | What::Quiz { .. } => unreachable!("printed above, since they need no checkout"),
             What::New { name } => {
                 new_lab::make(&root, &name)?;
                 Ok(Code::Success)

@@ -145,9 +145,6 @@ pub(crate) struct Beginning {
 }
 
 /// Builds the exercises and grades them in their original state. An exercise that a learner has edited is skipped.
-///
-/// # Errors
-/// cargo cannot build, or a task cannot be graded.
 pub(crate) fn beginning(root: &Path, labs: &[Lab]) -> anyhow::Result<Beginning> {
     let mut found = Beginning::default();
     let mut given = Vec::new();
@@ -225,9 +222,6 @@ struct AtSeeds {
 /// [`try_at_seeds`] says of each. Returns it for those that were misjudged.
 ///
 /// Several run at once, since ranks mostly wait for each other: each in a process of its own, which can tell its orphans from others'.
-///
-/// # Errors
-/// [`Refused`] if a solution is not built.
 pub(crate) fn all_at_seeds(
     root: &Path,
     of: &[Lab],
@@ -278,9 +272,6 @@ pub(crate) fn all_at_seeds(
 
 /// Grades these answers, `TASK` or `TASK/NAME`, with the inputs of the seeds from 1 to `seeds`, and prints a line for each: whether it was
 /// judged rightly, and its diagnoses if it has several.
-///
-/// # Errors
-/// As [`try_out`].
 pub(crate) fn try_at_seeds(
     root: &Path,
     lab: &Lab,
@@ -333,7 +324,7 @@ fn one_at_seeds(lab: &Lab, program: &Program, task: &str, answer: &str, is_right
         if at.hangs {
             break;
         }
-        for (seed, found) in at_seeds(program, part, &grade) {
+        for (seed, found) in at_seeds(program, part, grade) {
             let is_misjudged =
                 |found: &anyhow::Result<GradeResult>| found.as_ref().map_or(true, |found| found.is_ok() != is_right);
             at.add(seed, is_right, if is_misjudged(&found) { alone(seed) } else { found });
@@ -376,9 +367,6 @@ impl AtSeeds {
 
 /// Grades these answers of a lab, `TASK` or `TASK/NAME`, or all wrong ones if there are none: prints the full finding of a
 /// single one, a table of several.
-///
-/// # Errors
-/// [`Refused`] for an unknown answer, or a solution that is not built.
 pub(crate) fn try_out(
     root: &Path,
     lab: &Lab,

@@ -199,9 +199,6 @@ impl Part {
     }
 
     /// Decodes a picture.
-    ///
-    /// # Errors
-    /// The file of a photograph is damaged.
     pub(crate) fn picture(&self, index: usize) -> Result<RgbImage, DataError> {
         let from_fn = |columns: usize, rows: usize, at: &dyn Fn(usize) -> [u8; 3]| {
             RgbImage::from_fn(columns as u32, rows as u32, |x, y| Rgb(at(y as usize * columns + x as usize)))

@@ -64,9 +64,6 @@ impl Drawn {
     }
 
     /// Makes it in a folder.
-    ///
-    /// # Errors
-    /// The lab's program is not built, or fails. For the text: there is no checkout, or samples or a seed were given.
     pub(crate) fn draw(self, folder: &Path, samples: Option<u32>, seed: u64) -> anyhow::Result<()> {
         let Some(program) = self.program() else {
             if samples.is_some() || seed != 0 {

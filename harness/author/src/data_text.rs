@@ -88,9 +88,6 @@ impl TextPart {
 }
 
 /// Writes the prose of the book's pages to `train.txt`, in the book's order, and that of every tenth page to `validation.txt`.
-///
-/// # Errors
-/// This folder is not in a checkout, a page cannot be read, or a file cannot be written.
 pub(crate) fn make(folder: &Path) -> anyhow::Result<()> {
     let book = checkout::checkout()?.join("book/src");
     let read = |name: &str| {

@@ -10,18 +10,12 @@ use lockstep_grading::Lab;
 use crate::exit::Refused;
 
 /// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`.
-///
-/// # Errors
-/// [`Refused`], which lists the labs.
 pub(crate) fn find(text: &str) -> anyhow::Result<Lab> {
     lockstep_grading::labs::find(text).map_err(|error| Refused(error.to_string()).into())
 }
 
 /// The labs of these names as they are in the checkout, in the course's order; all labs without names. The checkout may contain
 /// labs that are newer than this command.
-///
-/// # Errors
-/// [`Refused`] for a name without a folder; the system's error.
 pub(crate) fn in_checkout(root: &Path, texts: &[String]) -> anyhow::Result<Vec<Lab>> {
     let folder = root.join("labs");
     let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", foreign::path(&folder)))?;

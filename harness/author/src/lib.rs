@@ -12,6 +12,7 @@ mod data_text;
 mod labs;
 pub mod new;
 mod new_lab;
+pub mod quiz;
 
 use clap::{Args, Subcommand};
 use lockstep_checkout::{self as checkout, cargo};

@@ -91,8 +91,6 @@ pub struct NewOptions {
 }
 
 impl NewOptions {
-    /// # Errors
-    /// [`Refused`] for a name that is not a package's, one in use, a folder that exists, or no checkout; the system's error.
     pub fn exec(self) -> anyhow::Result<Code> {
         let checkout = checkout::checkout()?;
         let checkout = checkout.canonicalize().with_context(|| format!("cannot read {}", foreign::path(&checkout)))?;
@@ -173,8 +171,6 @@ struct Package {
     dependencies: Vec<String>,
 }
 
-/// # Errors
-/// The checkout's manifest or lock file is not what it should be.
 fn manifest(name: &str, task: Task, checkout: &Path, workspace: &str, lock: &str) -> anyhow::Result<String> {
     let workspace: Table = workspace.parse().context("cannot read the checkout's Cargo.toml")?;
     let lock: Lock = toml::from_str(lock).context("cannot read the checkout's Cargo.lock")?;

@@ -30,9 +30,6 @@ struct Names<'a> {
 }
 
 /// Creates the lab in the checkout, and prints the next steps.
-///
-/// # Errors
-/// [`Refused`] for a name of the wrong form, or one in use; the system's error, with the path.
 pub(crate) fn make(root: &Path, lab: &str) -> anyhow::Result<()> {
     let names = Names::parse(lab)?;
     let labs = in_checkout(root, &[])?;

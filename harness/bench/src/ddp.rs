@@ -7,10 +7,11 @@
 use std::cell::OnceCell;
 use std::rc::Rc;
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
+use lockstep_paths::temporary_folder;
 
 use crate::exit::Code;
 use crate::machine::rank_labels;
@@ -51,6 +52,9 @@ pub(crate) struct DdpOptions {
     /// Threes of steps in a turn: one that is not timed, one with communication, one without
     #[arg(long, value_name = "COUNT", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     steps: u32,
+    /// Add a side whose ranks are recorded, as by `lockstep run --record`: what that costs
+    #[arg(long)]
+    recorded: bool,
     #[command(flatten)]
     on: DeviceAndBackends,
     #[command(flatten)]
@@ -59,9 +63,14 @@ pub(crate) struct DdpOptions {
 
 impl DdpOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
+        let recording = self.recorded.then(|| tempfile::tempdir_in(temporary_folder())).transpose();
+        let recording = recording.context("cannot make a folder for a recording")?;
         let (cores, patience) = (HostInfo::here().cores, self.common.patience());
         self.common.exec("ddp", |signals| {
-            let (programs, not_measured) = programs(&self.on, &self.common)?;
+            let (mut programs, not_measured) = programs(&self.on, &self.common)?;
+            if let (Some(folder), Some(first)) = (&recording, programs.first()) {
+                programs.insert(1, first.recorded("lockstep-recorded", folder.path()));
+            }
             let (mut plan, on_gpus) = (Plan { cases: vec![], not_measured }, self.on.on_gpus());
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 let jobs = Ranks::of_each(&programs, ranks, patience, signals);
@@ -125,8 +134,6 @@ fn values(step: &StepAnswer, ranks: usize, on_gpus: bool, processor_time: f64) -
 struct SameWork(OnceCell<[f64; 2]>);
 
 impl SameWork {
-    /// # Errors
-    /// They differ from those of the side that was first.
     fn check(&self, step: &StepAnswer) -> anyhow::Result<()> {
         let found = [step.loss, step.gradient];
         let first = self.0.get_or_init(|| found);

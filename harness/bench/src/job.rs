@@ -8,21 +8,17 @@ mod loss;
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{self, Write};
-use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::AsFd;
-use std::os::unix::process::CommandExt;
-use std::process::Stdio;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lockstep_contract::events;
 use lockstep_paths::temporary_folder;
-use lockstep_process::{Exit, Process, Signal, Signals, end_of_file, proc};
+use lockstep_process::{Exit, Job, Log, Signals, free_port, last_lines, proc};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::process::kill_process_group;
 use tempfile::TempDir;
 
 use crate::connection::{Connection, Listener, Mark};
@@ -31,8 +27,6 @@ use crate::launcher::{Launcher, Shape};
 
 /// The last lines of an agent's output that an error shows.
 const LINES: usize = 8;
-/// They are looked for in this many bytes at its end.
-const TAIL: u64 = 64 << 10;
 /// How long agents may take to end when they are asked to.
 const GRACE: Duration = Duration::from_secs(5);
 /// Open files of this process besides the ranks' connections and the agents.
@@ -46,9 +40,11 @@ pub(crate) struct BenchJob<'a> {
     restarts: usize,
     /// Of the rendezvous of several agents.
     port: u16,
-    agents: Vec<Agent>,
-    /// Agents that were started so far.
-    started: usize,
+    job: Job,
+    /// The output of each agent that was started so far, by its number in the job.
+    logs: Vec<Log>,
+    /// The numbers of the agents that the job has now.
+    agents: Vec<usize>,
     listener: Listener,
     ranks: Vec<Connection>,
     /// Ranks that came so far.
@@ -60,19 +56,9 @@ pub(crate) struct BenchJob<'a> {
     folder: TempDir,
 }
 
-struct Agent {
-    number: usize,
-    process: Process,
-    /// True once the agent was seen to have ended; until then the job waits for it.
-    ended: bool,
-}
-
 impl<'a> BenchJob<'a> {
     /// A job without agents yet. The ranks will be `program`, with the socket to the bench as its last argument. Each wait for the job ends
     /// after `patience`.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn new(
         launcher: &Launcher,
         program: &[OsString],
@@ -92,8 +78,9 @@ impl<'a> BenchJob<'a> {
             shape,
             restarts,
             port: if shape.agents == 1 { 0 } else { free_port()? },
+            job: Job::new()?,
+            logs: Vec::new(),
             agents: Vec::new(),
-            started: 0,
             listener,
             ranks: Vec::new(),
             came: 0,
@@ -104,6 +91,11 @@ impl<'a> BenchJob<'a> {
         })
     }
 
+    /// A folder for the ranks' snapshots, which is removed with the job.
+    pub(crate) fn snapshots(&self) -> PathBuf {
+        self.folder.path().join("snapshots")
+    }
+
     /// Lets its agents write events: see [`Self::next_round`].
     pub(crate) fn with_events(mut self) -> Self {
         self.events = true;
@@ -111,32 +103,26 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Starts all agents.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn started(mut self) -> anyhow::Result<Self> {
         (0..self.launcher.processes(self.shape)).try_for_each(|_| self.start_agent())?;
         Ok(self)
     }
 
     fn start_agent(&mut self) -> anyhow::Result<()> {
-        let number = self.started;
         let mut command = self.launcher.command(self.shape, self.restarts, self.port);
         if self.launcher.is_of_this_machine() {
             // Ranks of one machine need not find each other by its name, and torchrun leaves its folder of logs behind.
             command.env("GLOO_SOCKET_IFNAME", "lo").env("TMPDIR", self.folder.path());
         }
+        // The caller's folder of events is not for the ranks of a bench.
+        command.env_remove(events::FOLDER);
         if self.events {
             command.env(events::FOLDER, self.events_folder());
         }
         command.args(&self.program).arg(self.listener.argument()?);
-        command.stdin(Stdio::null()).process_group(0);
-        let output = File::create(self.output(number)).context("cannot make a file for an agent's output")?;
-        command.stdout(output.try_clone()?).stderr(output);
-        let process = Process::start(&mut command);
-        let process = process.with_context(|| format!("cannot start {}", command.get_program().display()))?;
-        self.agents.push(Agent { number, process, ended: false });
-        self.started += 1;
+        self.logs.push(Log::new(self.folder.path().join(format!("agent-{}.txt", self.logs.len()))));
+        let number = self.job.start(&mut command, &self.logs[self.logs.len() - 1]);
+        self.agents.push(number.with_context(|| format!("cannot start {}", command.get_program().display()))?);
         Ok(())
     }
 
@@ -146,11 +132,9 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Waits until all ranks are there, and came after the mark.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; an agent has ended; ranks are missing when the time is over.
     pub(crate) fn until_up(&mut self, mark: Mark) -> anyhow::Result<()> {
-        let (begun, size) = (Instant::now(), self.ranks_of_agents());
+        let begun = Instant::now();
+        let size = self.shape.ranks / self.launcher.processes(self.shape) * self.agents.len();
         while self.up(mark).len() < size {
             if !self.wait(begun + self.patience)? {
                 let up = self.up(mark);
@@ -165,9 +149,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Waits until no rank is left that came before the mark.
-    ///
-    /// # Errors
-    /// As [`Self::until_up`].
     pub(crate) fn until_gone(&mut self, mark: Mark) -> anyhow::Result<()> {
         let begun = Instant::now();
         while let Some(left) = self.ranks.iter().find(|rank| !rank.is_after(mark)) {
@@ -180,9 +161,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Sends rank 0 a line and waits for its answer.
-    ///
-    /// # Errors
-    /// As [`Self::until_up`]; rank 0 has ended.
     pub(crate) fn ask(&mut self, line: &str) -> anyhow::Result<String> {
         let begun = Instant::now();
         self.tell(line)?;
@@ -197,9 +175,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Sends rank 0 a line.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn tell(&mut self, line: &str) -> anyhow::Result<()> {
         let sent = writeln!(self.rank_0()?.stream, "{line}");
         // A rank that has just ended is reported with its reason when its answer is awaited.
@@ -220,7 +195,7 @@ impl<'a> BenchJob<'a> {
     /// Waits a little until the agents have ended: one that sees a rank fail prints the reason first.
     fn let_agents_report(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + GRACE;
-        while self.agents.iter().any(|agent| !agent.ended) && self.wait(until)? {}
+        while self.agents.iter().any(|agent| self.job.exit(*agent).is_none()) && self.wait(until)? {}
         Ok(())
     }
 
@@ -228,8 +203,8 @@ impl<'a> BenchJob<'a> {
     pub(crate) fn memory(&self) -> f64 {
         let workers: BTreeSet<i32> = self.ranks.iter().filter_map(|rank| Some(rank.hello?.pid)).collect();
         let parents = proc::parents();
-        let of_agent = |agent: &Agent| {
-            let agent = agent.process.pid().as_raw_pid();
+        let of_agent = |agent: &usize| {
+            let agent = self.job.pid(*agent).as_raw_pid();
             let helpers = proc::descendants(agent, &parents);
             let helpers: BTreeSet<i32> = helpers.into_iter().filter(|pid| !workers.contains(pid)).collect();
             resident(agent) + helpers.into_iter().map(private).sum::<u64>()
@@ -247,9 +222,6 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Ends the ranks and waits until the agents have ended.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; an agent failed, or is still there when the time is over.
     pub(crate) fn finish(mut self) -> anyhow::Result<()> {
         for rank in &mut self.ranks {
             // An error means that the rank has died, which its agent reports.
@@ -261,35 +233,30 @@ impl<'a> BenchJob<'a> {
     }
 
     /// Waits until all agents have ended, and returns how.
-    ///
-    /// # Errors
-    /// [`Interrupted`]; an agent is still there when the time is over.
     pub(crate) fn until_ended(&mut self) -> anyhow::Result<Vec<Exit>> {
         let begun = Instant::now();
-        for place in 0..self.agents.len() {
-            while self.agents[place].process.ended()?.is_none() {
-                let over = !self.wait(begun + self.patience)?;
-                let (number, seconds) = (self.agents[place].number, begun.elapsed().as_secs());
-                ensure!(!over, "agent {number} has not ended after {seconds} s{}", self.last_lines());
-            }
+        let mut ends = Vec::new();
+        for agent in self.agents.clone() {
+            let end = loop {
+                if let Some(end) = self.job.exit(agent) {
+                    break end.clone();
+                }
+                let (over, seconds) = (!self.wait(begun + self.patience)?, begun.elapsed().as_secs());
+                ensure!(!over, "agent {agent} has not ended after {seconds} s{}", self.last_lines());
+            };
+            ends.push(end);
         }
-        let ends = self.agents.iter().map(|agent| agent.process.ended()).collect::<io::Result<Option<_>>>()?;
-        ends.context("an agent is there again")
+        Ok(ends)
     }
 
     fn all_agents_run(&self) -> anyhow::Result<()> {
         for agent in &self.agents {
-            if let Some(exit) = agent.process.ended()? {
-                let (number, name) = (agent.number, self.launcher.name);
-                anyhow::bail!("agent {number} of {name} ended too early: {exit}{}", self.last_lines());
+            if let Some(exit) = self.job.exit(*agent) {
+                let name = self.launcher.name;
+                anyhow::bail!("agent {agent} of {name} ended too early: {exit}{}", self.last_lines());
             }
         }
         Ok(())
-    }
-
-    /// The ranks of the agents that are there now.
-    fn ranks_of_agents(&self) -> usize {
-        self.shape.ranks / self.launcher.processes(self.shape) * self.agents.len()
     }
 
     /// The ranks that are there and came after the mark.
@@ -302,8 +269,7 @@ impl<'a> BenchJob<'a> {
     fn wait(&mut self, until: Instant) -> anyhow::Result<bool> {
         let ready = {
             let ours = [self.listener.as_fd()].into_iter().chain(self.ranks.iter().map(|rank| rank.stream.as_fd()));
-            let agents = self.agents.iter().filter(|agent| !agent.ended).map(|agent| agent.process.as_fd());
-            let fds = ours.chain(agents).chain(self.signals.descriptors());
+            let fds = ours.chain([self.job.as_fd()]).chain(self.signals.descriptors());
             let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
             let left = Timespec::try_from(until.saturating_duration_since(Instant::now())).ok();
             match poll(&mut fds, left.as_ref()) {
@@ -320,29 +286,18 @@ impl<'a> BenchJob<'a> {
             self.came += 1;
         }
         self.ranks.retain_mut(Connection::is_open);
-        for agent in &mut self.agents {
-            agent.ended = agent.process.ended()?.is_some();
-        }
+        self.job.wait(Instant::now())?;
         Ok(ready)
     }
 
-    fn events_folder(&self) -> std::path::PathBuf {
+    fn events_folder(&self) -> PathBuf {
         self.folder.path().join("events")
-    }
-
-    fn output(&self, agent: usize) -> std::path::PathBuf {
-        self.folder.path().join(format!("agent-{agent}.txt"))
     }
 
     /// The last lines of the first agent that has printed anything, to end an error with.
     fn last_lines(&self) -> String {
-        let read = |agent| end_of_file(&self.output(agent), TAIL).unwrap_or_default();
-        let mut texts = (0..self.started).map(read).filter(|text| !text.is_empty());
-        let text = texts.next().unwrap_or_default();
-        let text = String::from_utf8_lossy(&text);
-        let lines: Vec<_> = text.lines().collect();
-        let last = lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n  | {line}"));
-        last.collect()
+        let last = self.logs.iter().map(|log| last_lines(log.path(), LINES)).find(|lines| !lines.is_empty());
+        last.into_iter().flatten().map(|line| format!("\n  | {line}")).collect()
     }
 }
 
@@ -350,21 +305,13 @@ impl Drop for BenchJob<'_> {
     fn drop(&mut self) {
         // Ranks end with their connections.
         self.ranks.clear();
-        let until = Instant::now() + GRACE;
-        for agent in &self.agents {
-            if !self.launcher.is_of_this_machine() {
-                // srun kills the agents soon after it is asked to end, and they would leave their folders behind.
-                agent.process.wait_until(until);
-            }
-            let _ = agent.process.signal(Signal::TERM);
+        if !self.launcher.is_of_this_machine() {
+            // srun kills the agents soon after it is asked to end, and they would leave their folders behind.
+            let until = Instant::now() + GRACE;
+            let all_ended = |this: &Self| this.agents.iter().all(|agent| this.job.exit(*agent).is_some());
+            while !all_ended(self) && self.job.wait(until).unwrap_or(false) {}
         }
-        let until = Instant::now() + GRACE;
-        for agent in &mut self.agents {
-            agent.process.wait_until(until);
-            // It is not reaped yet, so no other process has its id.
-            let _ = kill_process_group(agent.process.pid(), Signal::KILL);
-            let _ = agent.process.child.wait();
-        }
+        self.job.end(GRACE);
     }
 }
 
@@ -378,11 +325,6 @@ fn private(pid: i32) -> u64 {
     let Some(memory) = proc::Status::of_memory(pid) else { return 0 };
     let kib = ["Private_Clean", "Private_Dirty"].map(|field| memory.number(field).unwrap_or(0));
     kib.iter().sum::<u64>() * 1024
-}
-
-/// A port that nobody listens on now. Agents must know it before one of them listens.
-fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 use lockstep_grading::Python;
-use lockstep_process::dying_with_parent;
+use lockstep_process::{dying_with_parent, this_program};
 
 use crate::connection::RANK;
 use crate::exit::Refused;
@@ -62,9 +62,6 @@ impl Launcher {
     }
 
     /// `lockstep run` on each of these nodes of a Slurm job, by `srun` from the job's script. They find each other on their own.
-    ///
-    /// # Errors
-    /// This program's path is not known; the nodes have it under the same path.
     pub(crate) fn by_srun(hosts: &[String]) -> io::Result<Self> {
         let words = [srun(hosts), vec![std::env::current_exe()?.into(), "run".into()]].concat();
         Ok(Launcher { hosts: hosts.into(), ..Launcher::new("lockstep", words, dying_with_parent) })
@@ -109,8 +106,6 @@ impl Launcher {
 }
 
 impl Shape {
-    /// # Errors
-    /// The ranks cannot be shared evenly.
     pub(crate) fn of(ranks: usize, agents: usize) -> Result<Self, Refused> {
         let uneven =
             || Refused(format!("{agents} agents cannot share {ranks} ranks evenly: choose multiples for --ranks"));
@@ -143,11 +138,6 @@ pub(crate) fn srun(hosts: &[String]) -> Vec<OsString> {
 /// The program of ranks that do nothing, [`crate::connection`].
 pub(crate) fn idle_rank() -> Vec<OsString> {
     vec![this_program(), RANK.into()]
-}
-
-/// The kernel's link to this executable: a rebuild in the middle of a bench neither ends it nor changes what it measures.
-pub(crate) fn this_program() -> OsString {
-    format!("/proc/{}/exe", std::process::id()).into()
 }
 
 #[cfg(test)]

@@ -6,7 +6,8 @@
 //! - [`collectives`] measures collectives, [`ddp`] training steps, [`parallel`] those of divided models, all in [`ranks`] that link libtorch.
 //!   A [`connection`] leads to each rank.
 //! - [`scaling`] measures steps by number of ranks, over the [`nodes`] of a Slurm job too, and [`speed_up`] fits what scales.
-//! - [`trace`] shows when each part of a step happened. [`predict`] measures nothing: it computes a step on a cluster.
+//! - [`trace`] shows when each part of a step happened. [`predict`] measures nothing: it computes a step on a cluster. [`elastic`] compares the
+//!   bits of trainings with virtual ranks.
 //! - [`compare`] reads two files of results.
 //! - For maintainers: [`launch`] measures launchers ([`launcher`]) with jobs ([`job`]) of ranks that do nothing, [`recovery`] how jobs go on after
 //!   a loss, [`store`] the stores, and [`storage`] snapshots and the loader of pictures.
@@ -19,6 +20,7 @@ mod collectives;
 mod compare;
 mod connection;
 mod ddp;
+mod elastic;
 mod job;
 mod launch;
 mod launcher;
@@ -61,6 +63,7 @@ pub struct BenchOptions {
 enum Bench {
     Collectives(collectives::CollectivesOptions),
     Ddp(ddp::DdpOptions),
+    Elastic(elastic::ElasticOptions),
     Parallel(parallel::ParallelOptions),
     Scaling(scaling::ScalingOptions),
     Trace(trace::TraceOptions),
@@ -73,6 +76,7 @@ impl BenchOptions {
         match self.command {
             Bench::Collectives(options) => options.exec(),
             Bench::Ddp(options) => options.exec(),
+            Bench::Elastic(options) => options.exec(),
             Bench::Parallel(options) => options.exec(),
             Bench::Scaling(options) => options.exec(),
             Bench::Trace(options) => options.exec(),

@@ -43,9 +43,6 @@ pub(crate) struct NodeSpan {
 
 impl Nodes {
     /// The nodes of the Slurm job in whose script this runs; `None` outside, and in a job of one node.
-    ///
-    /// # Errors
-    /// [`Refused`] on every node of a job. `srun` fails, or has not answered after `patience`.
     pub(crate) fn of_job(job: Option<&Allocation>, patience: Duration) -> anyhow::Result<Option<Self>> {
         let Some(job) = job.filter(|job| job.scheduler == Scheduler::Slurm && job.nodes.0 > 1) else {
             return Ok(None);
@@ -84,9 +81,6 @@ impl Nodes {
     }
 
     /// Starts agents on the first `nodes` of them.
-    ///
-    /// # Errors
-    /// That of [`Launcher::by_srun`].
     pub(crate) fn launcher(&self, nodes: usize) -> anyhow::Result<Launcher> {
         let hosts: Vec<String> = self.0[..nodes].iter().map(|node| node.host.clone()).collect();
         Launcher::by_srun(&hosts).context("cannot find this program's own path")
@@ -107,9 +101,6 @@ impl NodeSpan {
 }
 
 /// The numbers of nodes to measure, in ascending order, each once: those that were asked for, or 1, 2, 4, … and all.
-///
-/// # Errors
-/// There are fewer nodes, or 1 is missing.
 pub(crate) fn numbers(asked: &[u16], all: Option<usize>) -> Result<Vec<usize>, Refused> {
     let Some(all) = all else {
         let none = "--nodes needs a Slurm job of several nodes: run the bench in its script, or in the shell of salloc";

@@ -120,8 +120,6 @@ fn values(answer: &ParallelAnswer) -> Vec<f64> {
 struct SameLosses(OnceCell<Vec<f64>>);
 
 impl SameLosses {
-    /// # Errors
-    /// They differ from those of the side that was first.
     fn check(&self, losses: &[f64]) -> anyhow::Result<()> {
         let first = self.0.get_or_init(|| losses.to_vec());
         ensure!(losses.len() == first.len(), "{} losses, but {} on the first side", losses.len(), first.len());

@@ -5,7 +5,6 @@
 use std::fs;
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign;
 use lockstep_cost::{Bound, ClusterFile, Compute, Exchange, Link, Prediction, SHOWN, Sizes, first_unusable};
@@ -14,7 +13,7 @@ use serde::Deserialize;
 
 use crate::exit::{Code, Refused};
 use crate::layouts;
-use crate::report::{Screen, Table, numbers_table, save, wrapped};
+use crate::report::{Form, Screen, Table, Target, numbers_table, wrapped};
 use crate::results::{Unit, digits};
 
 /// A file to begin with.
@@ -38,15 +37,8 @@ pub(crate) struct PredictOptions {
     #[arg(long, value_name = "COUNT,…", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=65_536))]
     nodes: Vec<u32>,
     /// Draw the efficiency of each way: a file that ends with .svg
-    #[arg(long, value_name = "FILE.svg", value_parser = svg)]
-    picture: Option<PathBuf>,
-}
-
-fn svg(name: &str) -> Result<PathBuf, String> {
-    if !name.ends_with(".svg") {
-        return Err("the name must end with .svg".to_owned());
-    }
-    lockstep_paths::parse_file(name)
+    #[arg(long, value_name = "FILE.svg", value_parser = |name: &str| Target::parse(name, &[Form::Svg]))]
+    picture: Option<Target>,
 }
 
 /// The file.
@@ -134,14 +126,8 @@ impl PredictOptions {
         let nodes = if self.nodes.is_empty() { &NODES[..] } else { &self.nodes };
         show(cluster.tables(nodes));
         if let Some(picture) = &self.picture {
-            save(
-                picture,
-                &Chart::file(
-                    "Efficiency by the number of ranks; the tables have the same numbers",
-                    &[cluster.chart(nodes)],
-                ),
-            )
-            .with_context(|| format!("cannot write the picture to {}", foreign::path(picture)))?;
+            let title = "Efficiency by the number of ranks; the tables have the same numbers";
+            picture.save("the picture", &Chart::file(title, &[cluster.chart(nodes)]))?;
         }
         say(
             "a prediction, not a measurement: one ring over all ranks, gradients at an even rate, no rank waits for data or for another \

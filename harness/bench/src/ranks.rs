@@ -3,12 +3,14 @@
 
 use std::cell::RefCell;
 use std::ffi::OsString;
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use lockstep_contract::bench::Order;
+use lockstep_contract::recording;
 use lockstep_grading::Python;
 use lockstep_process::Signals;
 use serde::de::DeserializeOwned;
@@ -78,9 +80,6 @@ pub(super) struct DeviceAndBackends {
 
 impl Backends {
     /// Ours, and those of `theirs` that are installed: see [`CommonOptions::sides`].
-    ///
-    /// # Errors
-    /// Our program was not built.
     pub(super) fn sides(
         &self,
         common: &CommonOptions,
@@ -103,9 +102,6 @@ impl Backends {
 
 impl DeviceAndBackends {
     /// As [`Backends::sides`], on the device.
-    ///
-    /// # Errors
-    /// As there.
     pub(super) fn sides(
         &self,
         common: &CommonOptions,
@@ -144,17 +140,32 @@ impl Backend {
 
 impl Program {
     /// Ours, over what a training takes by default.
-    ///
-    /// # Errors
-    /// It was not built.
     pub(super) fn own() -> anyhow::Result<Self> {
         Self::over(Backend::Auto)
+    }
+
+    /// Ours, with ranks on this many simulated hosts in turn.
+    ///
+    /// # Errors
+    /// As [`own`](Self::own).
+    pub(super) fn on_hosts(backend: Backend, hosts: usize) -> anyhow::Result<Self> {
+        let mut program = Self::over(backend)?;
+        program.words.extend(["--hosts".into(), hosts.to_string().into()]);
+        Ok(program)
     }
 
     fn over(backend: Backend) -> anyhow::Result<Self> {
         let [backend, name] = backend.names();
         let words = [program_beside(PROGRAM)?.into(), "--backend".into(), backend.into()];
         Ok(Program { name, words: words.into() })
+    }
+
+    /// The same with its calls recorded in `folder`.
+    pub(super) fn recorded(&self, name: &'static str, folder: &Path) -> Self {
+        let mut variable = OsString::from(format!("{}=", recording::FOLDER));
+        variable.push(folder);
+        let words = ["env".into(), variable].into_iter().chain(self.words.iter().cloned()).collect();
+        Program { name, words }
     }
 
     /// The program in Python, with flags that `python/ranks.py` lists.
@@ -164,9 +175,6 @@ impl Program {
     }
 
     /// The program in Python with each of its optimizers: by default Python's loops over the parameters, ours has one kernel for all.
-    ///
-    /// # Errors
-    /// None: [`CommonOptions::sides`] takes functions that may fail.
     pub(super) fn in_python_by_optimizer(python: Python) -> anyhow::Result<Vec<Self>> {
         Ok(vec![Self::in_python("python", &python, &[]), Self::in_python("python-fused", &python, &["--fused"])])
     }
@@ -212,9 +220,6 @@ impl<'a> Ranks<'a> {
     }
 
     /// Sends an order and waits for rank 0's answer.
-    ///
-    /// # Errors
-    /// The ranks did not start or ended; the answer is none.
     pub(super) fn ask<A: DeserializeOwned>(&self, order: &Order) -> anyhow::Result<A> {
         let mut running = self.job.borrow_mut();
         let job = match &mut *running {

@@ -4,9 +4,9 @@
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
+use lockstep_contract::bench::{Model, Order, ResumedAnswer, ResumedOrder, StepAnswer, StepOrder};
 use lockstep_process::{Exit, Signals};
 
 use crate::connection::Mark;
@@ -47,7 +47,12 @@ enum Work {
     Idle,
     /// DDP: they import libtorch, form a process group and take steps
     Train,
+    /// The same with 4 virtual ranks, from the newest of the snapshots that they save: any number of ranks goes on with the same bits
+    Elastic,
 }
+
+/// The number of virtual ranks.
+const VIRTUAL_RANKS: usize = 4;
 
 /// Take a rank or a node from a running job, and show how long it takes until all ranks run and train again
 #[derive(Args)]
@@ -58,7 +63,7 @@ pub(crate) struct RecoveryOptions {
     /// What is lost: a list
     #[arg(long, value_name = "WHAT,…", value_delimiter = ',', default_values = ["worker", "node"])]
     lose: Vec<Loss>,
-    /// What the ranks do of a job that loses a worker: a list
+    /// What the ranks do of a job that loses a worker, and elastic for one that loses a node: a list
     #[arg(long, value_name = "WORK,…", value_delimiter = ',', default_values = ["idle", "train"])]
     work: Vec<Work>,
     /// Nodes of a job that loses one: as many agents, all on this machine
@@ -95,8 +100,8 @@ impl RecoveryOptions {
             for case in shapes.into_iter().map(case) {
                 let program = match (case.work, &trainer) {
                     (Work::Idle, _) => idle_rank(),
-                    (Work::Train, Ok(program)) => program.words.clone(),
-                    (Work::Train, Err(error)) => {
+                    (_, Ok(program)) => program.words.clone(),
+                    (_, Err(error)) => {
                         not_measured.push(format!("{}: {error:#}", case.name()));
                         continue;
                     }
@@ -118,10 +123,19 @@ impl RecoveryOptions {
         for loss in &self.lose {
             let (works, agents) = match loss {
                 Loss::Worker => (&self.work[..], 1),
+                Loss::Node | Loss::Authority if self.work.contains(&Work::Elastic) => {
+                    (&[Work::Elastic][..], usize::from(self.nodes))
+                }
                 Loss::Node | Loss::Authority => (&[Work::Train][..], usize::from(self.nodes)),
             };
             for ranks in self.ranks.iter().copied().map(usize::from) {
                 let shape = Shape::of(ranks, agents)?;
+                if works.contains(&Work::Elastic) && ranks > VIRTUAL_RANKS {
+                    let why = format!(
+                        "{ranks} ranks cannot share {VIRTUAL_RANKS} virtual ranks: --work elastic takes up to {VIRTUAL_RANKS}"
+                    );
+                    return Err(Refused(why));
+                }
                 shapes.extend(works.iter().map(|work| (*loss, *work, shape)));
             }
         }
@@ -154,7 +168,11 @@ impl<'a> LossCase<'a> {
     }
 
     fn name(&self) -> String {
-        let work = if self.work == Work::Train { ", training" } else { "" };
+        let work = match self.work {
+            Work::Idle => "",
+            Work::Train => ", training",
+            Work::Elastic => ", training as 4 virtual ranks",
+        };
         let loss = match self.loss {
             Loss::Worker => "",
             Loss::Node => ": one is lost, then another joins",
@@ -166,7 +184,7 @@ impl<'a> LossCase<'a> {
     fn quantities(&self) -> Vec<Quantity> {
         let names: &[&str] = match (self.loss, self.work) {
             (Loss::Worker, Work::Idle) => &["all ranks up again", "survivors stopped"],
-            (Loss::Worker, Work::Train) => &["all ranks train again", "all ranks up again", "survivors stopped"],
+            (Loss::Worker, _) => &["all ranks train again", "all ranks up again", "survivors stopped"],
             (Loss::Authority, _) => {
                 &["those left train again", "those left are up again", "next round formed", "survivors stopped"]
             }
@@ -277,31 +295,46 @@ impl<'a> LossCase<'a> {
         if self.work == Work::Idle {
             return Ok(vec![up, gone]);
         }
-        one_step(job)?;
-        Ok(vec![begun.elapsed().as_secs_f64(), up, gone])
+        let before = self.steps(job, 1)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        ensure!(before != Some(0), "the ranks found no snapshot, and began again");
+        Ok(vec![seconds, up, gone])
     }
 
     /// Waits until all ranks are there. Ranks with orders to train then train until something happens to them.
     fn until_ready(&self, job: &mut BenchJob<'a>, mark: Mark) -> anyhow::Result<()> {
         job.until_up(mark)?;
-        if self.work == Work::Train {
-            one_step(job)?;
-            job.tell(&steps(u32::MAX)?)?;
+        if self.work != Work::Idle {
+            // Until there is a snapshot.
+            self.steps(job, if self.work == Work::Elastic { 30 } else { 1 })?;
+            job.tell(&self.order(job, u32::MAX)?)?;
         }
         Ok(())
     }
-}
 
-/// Waits until all ranks have taken a step together.
-fn one_step(job: &mut BenchJob<'_>) -> anyhow::Result<()> {
-    let answer = job.ask(&steps(1)?)?;
-    serde_json::from_str::<StepAnswer>(&answer)?;
-    Ok(())
-}
+    /// Waits until all ranks have taken so many steps together. Returns how many they had taken before, if they go on from snapshots.
+    fn steps(&self, job: &mut BenchJob<'_>, steps: u32) -> anyhow::Result<Option<u64>> {
+        let answer = job.ask(&self.order(job, steps)?)?;
+        if self.work == Work::Elastic {
+            let resumed: ResumedAnswer =
+                serde_json::from_str(&answer).with_context(|| format!("rank 0 answered {answer:?}"))?;
+            return Ok(Some(resumed.from));
+        }
+        serde_json::from_str::<StepAnswer>(&answer)?;
+        Ok(None)
+    }
 
-/// The order to take this many steps.
-fn steps(steps: u32) -> serde_json::Result<String> {
-    serde_json::to_string(&Order::Step(StepOrder { model: Model::Mlp, batch: 8, steps }))
+    /// The order to take so many steps.
+    fn order(&self, job: &BenchJob<'_>, steps: u32) -> serde_json::Result<String> {
+        let batch = 8;
+        serde_json::to_string(&match self.work {
+            Work::Elastic => {
+                let (folder, virtual_ranks) = (job.snapshots(), VIRTUAL_RANKS);
+                Order::Resumed(ResumedOrder { folder, virtual_ranks, batch, steps })
+            }
+            _ => Order::Step(StepOrder { model: Model::Mlp, batch, steps }),
+        })
+    }
 }
 
 #[cfg(test)]

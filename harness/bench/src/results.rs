@@ -104,9 +104,6 @@ impl Results {
     }
 
     /// Reads a file that `--report FILE.json` wrote.
-    ///
-    /// # Errors
-    /// [`Refused`]: there is no such file, or something else is in it.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let refused = |why: String| Refused(format!("cannot read the results in {}: {why}", foreign::path(path)));
         let text = fs::read_to_string(path).map_err(|error| refused(error.to_string()))?;

@@ -15,7 +15,7 @@ use crate::exit::{Code, Interrupted};
 use crate::launcher::Peer;
 use crate::machine::MachineState;
 use crate::nodes::ScalingPoint;
-use crate::report::{Format, Screen, Target, TextStyle, command_line, rfc3339};
+use crate::report::{Form, Screen, Target, TextStyle, command_line, rfc3339};
 use crate::results::{Measure, Results, Side, Unit};
 use crate::{page, shown};
 
@@ -82,8 +82,7 @@ impl Plan<'_> {
 
     /// Runs `warm_up` rounds that do not count, then those of `results`, and calls `after` when each is complete.
     ///
-    /// # Errors
-    /// That of a turn, with its place; that of `after`. The samples of complete rounds are in `results`, no others.
+    /// Errors: that of a turn, with its place; that of `after`. The samples of complete rounds are in `results`, no others.
     pub(crate) fn run(
         &mut self,
         warm_up: usize,
@@ -155,8 +154,8 @@ pub(crate) struct CommonOptions {
     against: Option<Peer>,
     /// Write the results after each round: .json (for `bench compare`), .csv, .svg, .html or .txt, or JSON on stdout (-); may be
     /// repeated
-    #[arg(long = "report", value_name = "FILE")]
-    reports: Vec<Target<Form>>,
+    #[arg(long = "report", value_name = "FILE", value_parser = |name: &str| Target::parse(name, FORMS))]
+    reports: Vec<Target>,
     /// Time limit of each wait in a turn, in seconds
     #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
@@ -184,9 +183,6 @@ impl CommonOptions {
     }
 
     /// What is measured: `own`, then the peer's if it was asked for; and which peer is missing, with the reason.
-    ///
-    /// # Errors
-    /// That of making the peer's, unless it is [`PythonMissing`].
     pub(crate) fn sides<T>(
         &self,
         peer: &str,
@@ -205,8 +201,7 @@ impl CommonOptions {
 
     /// Runs the bench `name`.
     ///
-    /// # Errors
-    /// That of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
+    /// Errors: that of making the plan or of a turn, after the complete rounds were shown; [`Interrupted`].
     pub(crate) fn exec<'a>(
         &self,
         name: &str,
@@ -236,31 +231,10 @@ impl CommonOptions {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
-    Csv,
-    Html,
-    Json,
-    Svg,
-    Text,
-}
+/// The forms of results.
+const FORMS: &[Form] = &[Form::Json, Form::Csv, Form::Svg, Form::Html, Form::Text];
 
-impl Format for Form {
-    const JSON: Self = Form::Json;
-    const ENDINGS: &'static [(&'static str, Self)] = &[
-        ("csv", Form::Csv),
-        ("html", Form::Html),
-        ("htm", Form::Html),
-        ("json", Form::Json),
-        ("svg", Form::Svg),
-        ("txt", Form::Text),
-    ];
-    const UNKNOWN: &'static str = "the name must end with .json, .csv, .svg, .html or .txt, or be - for JSON on stdout";
-}
-
-/// # Errors
-/// The error names the file and the system's reason.
-pub(crate) fn write_results(target: &Target<Form>, results: &Results) -> anyhow::Result<()> {
+pub(crate) fn write_results(target: &Target, results: &Results) -> anyhow::Result<()> {
     target.save("the results", &render(results, target.form)?)
 }
 
@@ -270,6 +244,7 @@ fn render(results: &Results, form: Form) -> anyhow::Result<String> {
         Form::Html => page::render(results),
         Form::Json => results.json()?,
         Form::Svg => page::file(results),
+        Form::Junit => anyhow::bail!("results of a bench are no tests"),
         Form::Text => {
             let (compared, machine) = (shown::compared(results), shown::machine(results));
             format!("{compared}\n{machine}\n{}\n", shown::results(results, TextStyle::FILE))
@@ -367,13 +342,12 @@ mod tests {
             ("e.txt", "lockstep measure launch: lockstep compared with torchrun\n2 cores"),
         ] {
             let path = dir.path().join(name);
-            let target: Target<Form> = path.to_str().unwrap().parse().unwrap();
-            write_results(&target, &sample()).unwrap();
+            write_results(&Target::parse(path.to_str().unwrap(), FORMS).unwrap(), &sample()).unwrap();
             assert!(std::fs::read_to_string(&path).unwrap().starts_with(begins), "{name}");
         }
-        assert!("-".parse::<Target<Form>>().unwrap().is_stdout());
+        assert!(Target::parse("-", FORMS).unwrap().is_stdout());
         for name in ["results", "results.xml", "", "folder/"] {
-            assert!(name.parse::<Target<Form>>().unwrap_err().contains(".json"), "{name}");
+            assert!(Target::parse(name, FORMS).unwrap_err().contains(".json"), "{name}");
         }
     }
 }

@@ -208,8 +208,6 @@ fn loader_quantities() -> Vec<Quantity> {
     vec![Quantity::new("photographs", PerSecond), Quantity::new("processor time of a photograph", Seconds)]
 }
 
-/// # Errors
-/// The sides did not load the same pictures.
 fn same_work(one: &PicturesAnswer, other: &PicturesAnswer) -> anyhow::Result<()> {
     let (ours, theirs) = ((one.photographs, one.mean), (other.photographs, other.mean));
     let same = ours.0 == theirs.0 && (ours.1 - theirs.1).abs() <= MEAN_TOLERANCE;

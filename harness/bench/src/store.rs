@@ -18,13 +18,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use clap::Args;
 use lockstep_grading::Python;
-use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files};
+use lockstep_process::{Process, Signals, dying_with_parent, raise_open_files, this_program};
 use tcpstore::{Client, ClientOptions};
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 use crate::exit::{Code, Interrupted, Refused};
-use crate::launcher::this_program;
 use crate::report::count;
 use crate::results::Unit::{PerSecond, Seconds};
 use crate::rounds::{BenchCase, CaseSide, CommonOptions, Plan, Quantity};
@@ -245,9 +244,6 @@ pub(crate) struct Server {
 
 impl Server {
     /// The store of `lockstep run`.
-    ///
-    /// # Errors
-    /// It did not start.
     pub(crate) fn own() -> anyhow::Result<Self> {
         let mut command = dying_with_parent(&this_program());
         command.arg(STORE);
@@ -255,9 +251,6 @@ impl Server {
     }
 
     /// libtorch's.
-    ///
-    /// # Errors
-    /// It did not start.
     pub(crate) fn libtorch(python: &Python) -> anyhow::Result<Self> {
         let mut command = dying_with_parent(python.program.as_os_str());
         command.args([OsStr::new("-c"), OsStr::new(PYTHON_SERVER)]).env("RES_OPTIONS", QUICK_NAMES);

@@ -7,15 +7,11 @@
 //! The trace is in the Trace Event Format, as torch.profiler writes it: a process for each rank, a thread for its training, and one for each
 //! bucket. Source: docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 
-use std::path::PathBuf;
-use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
-use lockstep_contract::foreign;
-use lockstep_paths::parse_file;
 use lockstep_plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 use lockstep_process::Signals;
 use maud::{Markup, html};
@@ -25,7 +21,7 @@ use crate::ddp::model;
 use crate::exit::Code;
 use crate::machine::{MachineState, rank_labels};
 use crate::ranks::{Program, Ranks};
-use crate::report::{HostInfo, Screen, Table, count, numbers_table, save, wrapped};
+use crate::report::{Form, HostInfo, Screen, Table, Target, count, numbers_table, wrapped};
 use crate::results::Unit;
 use crate::statistics::Spread;
 
@@ -44,37 +40,21 @@ pub(crate) struct TraceOptions {
     /// Steps; the picture shows the last
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     steps: u32,
-    /// Write the timeline: .json for chrome://tracing and ui.perfetto.dev, or .svg; may be repeated
-    #[arg(long = "report", value_name = "FILE")]
-    reports: Vec<File>,
+    /// Write the timeline: .json for chrome://tracing and ui.perfetto.dev, or on stdout (-), or .svg; may be repeated
+    #[arg(long = "report", value_name = "FILE", value_parser = |name: &str| Target::parse(name, FORMS))]
+    reports: Vec<Target>,
     /// Time limit of each wait for the ranks, in seconds
     #[arg(long, default_value_t = 300, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
     timeout: u64,
 }
 
-/// A file, in the format that its extension sets.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum File {
-    Events(PathBuf),
-    Picture(PathBuf),
-}
-
-impl FromStr for File {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<Self, String> {
-        let file = match name.rsplit_once('.').map(|(_, ending)| ending) {
-            Some("json") => File::Events,
-            Some("svg") => File::Picture,
-            _ => return Err("the name must end with .json or .svg".to_owned()),
-        };
-        parse_file(name).map(file)
-    }
-}
+/// The forms of a timeline: the Trace Event Format, and the picture.
+const FORMS: &[Form] = &[Form::Json, Form::Svg];
 
 impl TraceOptions {
     pub(crate) fn exec(self) -> anyhow::Result<Code> {
-        let (ranks, screen, machine) = (usize::from(self.ranks), Screen::new(false), HostInfo::here());
+        let screen = Screen::new(self.reports.iter().any(Target::is_stdout));
+        let (ranks, machine) = (usize::from(self.ranks), HostInfo::here());
         let signals = Signals::listen().context("cannot listen for signals")?;
         let state = MachineState::now();
         screen.line(format!("{}\n{}", machine.summary(), state.summary()));
@@ -97,18 +77,11 @@ impl TraceOptions {
              before that; last: in how many steps the others waited for its gradients"
         );
         screen.line(wrapped(&words, screen.style().width));
-        self.reports.iter().try_for_each(|file| file.write(&timeline, &title))?;
+        for target in &self.reports {
+            let text = if target.form == Form::Svg { picture(&timeline, &title) } else { json(&timeline)? };
+            target.save("the timeline", &text)?;
+        }
         Ok(Code::Success)
-    }
-}
-
-impl File {
-    fn write(&self, timeline: &TraceAnswer, title: &str) -> anyhow::Result<()> {
-        let (path, text) = match self {
-            File::Events(path) => (path, json(timeline)?),
-            File::Picture(path) => (path, picture(timeline, title)),
-        };
-        save(path, &text).with_context(|| format!("cannot write the timeline to {}", foreign::path(path)))
     }
 }
 
@@ -357,15 +330,6 @@ mod tests {
         assert_eq!((reducing(&step, 6.0), length(&reducing(&step, 6.0))), (vec![(1.0, 3.0), (5.0, 6.0)], 3.0));
         let one_after_the_other = |parts: Vec<(&str, f64, f64)>| parts.windows(2).all(|pair| pair[0].2 == pair[1].1);
         assert!(one_after_the_other(parts(&sample().ranks[1][0])));
-    }
-
-    #[test]
-    fn takes_the_format_from_the_ending() {
-        assert_eq!("a.json".parse(), Ok(File::Events("a.json".into())));
-        assert_eq!("b/a.svg".parse(), Ok(File::Picture("b/a.svg".into())));
-        for name in ["a.html", "json", ""] {
-            assert!(name.parse::<File>().is_err(), "{name}");
-        }
     }
 
     #[test]

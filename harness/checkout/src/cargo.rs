@@ -130,8 +130,7 @@ pub fn build_command(folder: &Path, package: &str) -> Command {
 
 /// Builds a package of the checkout for grading; cargo's own output goes to stderr. Its program is then also where plain cargo puts it.
 ///
-/// # Errors
-/// cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
+/// Errors: cargo cannot be started, or fails without an error in the package's source; the system has no room for its processes.
 pub fn build(root: &Path, package: &str) -> anyhow::Result<Built> {
     check_room(TASKS)?; // without it, rustup's cargo panics
     let (output, own) = (output_folder(root), grading_folder(root, "grading"));
@@ -334,8 +333,7 @@ fn described(pid: i32) -> String {
 
 /// Extracts the result for `package` from cargo's messages.
 ///
-/// # Errors
-/// The build failed, and not because of the package's source: a full disk, a missing library or compiler, an error in another package.
+/// Errors: the build failed for another reason than the package's source: a full disk, a missing library or compiler, another package.
 pub fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Built> {
     let messages = messages(stdout);
     if success {
@@ -344,8 +342,10 @@ pub fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Buil
     }
     let is_own = |message: &Message| message.target.as_ref().is_some_and(|target| target.name == package);
     let (own, others): (Vec<_>, Vec<_>) = messages.into_iter().partition(is_own);
-    let errors = |messages: Vec<Message>| -> Vec<_> {
-        messages.into_iter().filter_map(|message| compile_error(message.message?)).collect()
+    let errors = |messages: Vec<Message>| -> Vec<CompileError> {
+        let found = messages.into_iter().filter_map(|message| message.message).filter(|found| found.level == "error");
+        let file = |spans: Vec<Span>| spans.into_iter().find(|span| span.is_primary).map(|span| span.file_name);
+        found.map(|found| CompileError { file: file(found.spans), text: found.rendered.unwrap_or_default() }).collect()
     };
     let (own, others) = (errors(own), errors(others));
     // Such as a failed linker's, which names no file of the source.
@@ -355,11 +355,6 @@ pub fn built(stdout: &[u8], package: &str, success: bool) -> anyhow::Result<Buil
         anyhow::bail!("cargo cannot build {package}, and its source is not the reason: {text}");
     }
     Ok(Built::Broken(own))
-}
-
-fn compile_error(diagnostic: Diagnostic) -> Option<CompileError> {
-    let file = diagnostic.spans.into_iter().find(|span| span.is_primary).map(|span| span.file_name);
-    (diagnostic.level == "error").then(|| CompileError { file, text: diagnostic.rendered.unwrap_or_default() })
 }
 
 #[cfg(test)]

@@ -7,12 +7,10 @@ pub mod cargo;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::is_checkout;
 use lockstep_launch::exit::Refused;
 
 /// The checkout of the course: the one that contains the current folder, otherwise the one in which this program was built.
-///
-/// # Errors
-/// [`Refused`] when there is none, with the command to call in one.
 pub fn checkout() -> anyhow::Result<PathBuf> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = begins.iter().flatten().find_map(|begin| checkout_around(begin));
@@ -21,7 +19,7 @@ pub fn checkout() -> anyhow::Result<PathBuf> {
 
 /// The checkout that contains this file or folder.
 pub fn checkout_around(path: &Path) -> Option<&Path> {
-    path.ancestors().find(|folder| folder.join("Cargo.lock").is_file() && folder.join("labs").is_dir())
+    path.ancestors().find(|folder| is_checkout(folder))
 }
 
 /// What this command needs and does not have.
@@ -36,9 +34,6 @@ fn needs_checkout() -> Refused {
 }
 
 /// The program `name` in the folder of this executable.
-///
-/// # Errors
-/// [`Refused`] if it does not exist, with the command that builds it.
 pub fn program_beside(name: &str) -> anyhow::Result<PathBuf> {
     // Linux returns the file itself here, not the link through which it was started.
     let this = std::env::current_exe().context("cannot find this program's own path")?;

@@ -25,7 +25,7 @@ use crate::exit::{Code, Refused};
 use crate::report::formats::cell;
 use crate::report::formatting::seconds;
 use crate::report::history::{History, RunEvents};
-use crate::report::{Format, Screen, Target, Timeline, whole_words};
+use crate::report::{Form, Screen, Target, Timeline, whole_words};
 use crate::serve::{Asked, Site};
 
 use page::{View, range, short, summary};
@@ -54,24 +54,12 @@ pub struct ReportOptions {
     /// Where the curves go, with --serve at the end: .html for the page, .csv or .json for all numbers, - for JSON on stdout; may be
     /// repeated [default: report.html in DIR, without --serve]
     #[arg(short, long = "output", alias = "report", value_name = "FILE")]
-    outputs: Vec<Target<CurvesForm>>,
+    #[arg(value_parser = |name: &str| Target::parse(name, FORMS))]
+    outputs: Vec<Target>,
 }
 
-/// The formats of curves.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CurvesForm {
-    Csv,
-    Html,
-    Json,
-}
-
-impl Format for CurvesForm {
-    const JSON: Self = CurvesForm::Json;
-    const ENDINGS: &'static [(&'static str, Self)] =
-        &[("html", CurvesForm::Html), ("htm", CurvesForm::Html), ("csv", CurvesForm::Csv), ("json", CurvesForm::Json)];
-    const UNKNOWN: &'static str =
-        "its extension names no format: .html (a page), .csv or .json (the numbers), or - for JSON on stdout";
-}
+/// The forms of curves: the page, and all numbers.
+const FORMS: &[Form] = &[Form::Html, Form::Csv, Form::Json];
 
 impl ReportOptions {
     pub fn exec(self) -> anyhow::Result<Code> {
@@ -87,7 +75,7 @@ impl ReportOptions {
             Some(address) => (serve::serve(&address, folder.clone(), Arc::new(read), "", &screen)?, self.outputs),
             None if self.outputs.is_empty() => {
                 let give = |why| Refused(format!("{why}; give another place for the page: -o FILE.html"));
-                let page = Target::file(folder.0.join(PAGE), CurvesForm::Html).map_err(give)?;
+                let page = Target::file(folder.0.join(PAGE), Form::Html).map_err(give)?;
                 (Arc::new(read), vec![page])
             }
             None => (Arc::new(read), self.outputs),
@@ -120,8 +108,7 @@ struct ReadRun {
 }
 
 impl RunFolder {
-    /// # Errors
-    /// Why the folder cannot be read. What is wrong with a file is part of the result.
+    /// Errors: why the folder cannot be read. What is wrong with a file is part of the result.
     fn read(&self) -> Result<ReadRun, String> {
         let signature = self.signature()?;
         let events = RunEvents::read(&self.0);
@@ -192,8 +179,8 @@ impl Site for RunFolder {
         Ok(match asked.path {
             "/" if asked.trouble.is_none() => ("text/html; charset=utf-8", run.page.clone()),
             "/" => ("text/html; charset=utf-8", run.page(&self.0, true, asked.trouble.as_ref())),
-            "/curves.csv" => ("text/csv; charset=utf-8", run.render(CurvesForm::Csv, &self.0)?),
-            "/curves.json" => ("application/json", run.render(CurvesForm::Json, &self.0)?),
+            "/curves.csv" => ("text/csv; charset=utf-8", run.render(Form::Csv, &self.0)?),
+            "/curves.json" => ("application/json", run.render(Form::Json, &self.0)?),
             _ => {
                 return Err(Refused("the curves are at /, their numbers at /curves.csv and /curves.json".into()).into());
             }
@@ -224,16 +211,16 @@ impl ReadRun {
         page::render(&View { folder: &folder, curves: &self.curves, timeline: &self.timeline, live }, trouble)
     }
 
-    fn render(&self, form: CurvesForm, folder: &Path) -> anyhow::Result<String> {
+    fn render(&self, form: Form, folder: &Path) -> anyhow::Result<String> {
         let curves = &self.curves;
         Ok(match form {
-            CurvesForm::Html => self.page(folder, false, None),
-            CurvesForm::Json => {
+            Form::Html => self.page(folder, false, None),
+            Form::Json => {
                 let (schema, version) = ("lockstep-curves", VERSION);
                 let root = Root { schema, version, began: curves.began, notes: &curves.notes, rows: curves.rows() };
                 serde_json::to_string(&root)? + "\n"
             }
-            CurvesForm::Csv => {
+            Form::Csv => {
                 let mut rows = csv::Writer::from_writer(Vec::new());
                 for mut row in curves.rows() {
                     let detail = cell(row.detail);
@@ -242,6 +229,7 @@ impl ReadRun {
                 }
                 String::from_utf8(rows.into_inner()?)?
             }
+            Form::Junit | Form::Svg | Form::Text => anyhow::bail!("curves are a page or numbers"),
         })
     }
 }

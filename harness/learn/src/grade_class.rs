@@ -1,14 +1,16 @@
 //! `lockstep grade --class`: grades the answers of many learners, and writes a report on all.
 //!
-//! The class's folder has one folder per learner. It holds a checkout, or only the submitted files:
-//! `labs/02-spawn-ddp/exercise/src`, `ex-02/src` or `02-spawn-ddp/src`. Only the tasks' files are taken from it; manifests,
-//! build scripts and the program around the answers are the course's. They are compiled and run one after the other, with
-//! timeouts and limits. The running program can write only to its own private folder, if the kernel has Landlock.
+//! The class's folder has one folder per learner. It holds a checkout, a folder of `lockstep init`, or only the submitted files:
+//! `labs/02-spawn-ddp/exercise/src`, `ex-02/src` or `02-spawn-ddp/src` in Rust; `python/tasks/02_spawn_ddp`, `tasks/02_spawn_ddp` or
+//! `02_spawn_ddp` in Python. Only the tasks' files are taken from it; manifests, build scripts and the program around the answers are the
+//! course's. They are compiled and run one after the other, with timeouts and limits. The running program can write only to its own private
+//! folder, if the kernel has Landlock.
 //!
-//! Nothing prevents an answer from reading this account's files or using the network: grade untrusted work under a separate
-//! account.
+//! Nothing prevents an answer from using the network, or one in Rust from reading this account's files: grade untrusted work under a
+//! separate account. An answer in Python could run what it reads, another's answer or the course's. So it can read its Python, the system and what
+//! it is given, and nothing else.
 //!
-//! Answers are compiled in `target/class`, a workspace that is the checkout's by links, with the learners' packages in place of the exercises.
+//! Answers in Rust are compiled in `target/class`, a workspace that is the checkout's by links, with the learners' packages in place of the exercises.
 //! To cargo its crates are those of the checkout, so what is compiled there is not compiled again. It holds the learners' answers one after
 //! the other. An answer that does not compile is replaced by the skeleton, so that the others can be graded.
 
@@ -25,9 +27,10 @@ use lockstep_contract::foreign;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_grading::grade::{Submission, grade};
 use lockstep_grading::runner::{Bounds, writes_are_confined};
-use lockstep_grading::{Lab, Options, Runner, package};
+use lockstep_grading::{Lab, Language, Options, Program, Python, Runner, Verdict as Graded, package};
 use lockstep_paths::temporary_folder;
 use lockstep_process::{Group, Outcome, Signals};
+use tempfile::TempDir;
 use toml::{Table, Value};
 use tree_sitter::Parser;
 
@@ -35,6 +38,8 @@ use crate::cargo::{
     Built, CompileError, build_command, built, grading_folder, output_folder, plain_command, share_compiled,
     telling_what_takes_long,
 };
+use crate::checkout::checkout;
+use crate::class_report::{self, TaskOutcome};
 use crate::exit::{Code, Interrupted, Refused};
 use crate::report::{Finding, Report, ReportCase, Screen, Target, Verdict, count, counts};
 
@@ -45,15 +50,15 @@ const CALL_DEADLINE: Duration = Duration::from_secs(15);
 pub(crate) struct Class {
     labs: Vec<Lab>,
     learners: Vec<PathBuf>,
-    workspace: ClassWorkspace,
+    /// None if nobody has handed in answers in Rust.
+    workspace: Option<ClassWorkspace>,
+    /// None if nobody has handed in answers in Python.
+    python: Option<InPython>,
 }
 
 impl Class {
-    /// The class in `folder`, graded with the course in `root`.
-    ///
-    /// # Errors
-    /// [`Refused`] when the folder holds no learner's work.
-    pub(crate) fn open(root: PathBuf, folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
+    /// The class in `folder`, graded with the course in the checkout; answers in Python need none.
+    pub(crate) fn open(folder: PathBuf, labs: Vec<Lab>) -> anyhow::Result<Self> {
         let refused =
             |error: std::io::Error| Refused(format!("cannot read the class in {}: {error}", foreign::path(&folder)));
         let mut learners = Vec::new();
@@ -68,7 +73,16 @@ impl Class {
         if learners.is_empty() {
             return Err(Refused(format!("{} has no learner's folder", foreign::path(&folder))).into());
         }
-        Ok(Class { workspace: ClassWorkspace::open(root, &labs)?, labs, learners })
+        let some = |language| {
+            let handed = |of: &PathBuf| labs.iter().any(|lab| matches!(Handed::find(of, lab, language), Ok(Some(_))));
+            learners.iter().any(handed)
+        };
+        let python = some(Language::Python).then(|| InPython::open(&labs)).transpose()?;
+        let workspace = match some(Language::Rust) {
+            true => Some(ClassWorkspace::open(checkout()?, &labs)?),
+            false => None,
+        };
+        Ok(Class { workspace, python, labs, learners })
     }
 
     /// Grades all, prints progress, and writes the reports.
@@ -77,82 +91,223 @@ impl Class {
         let bounds = Bounds { memory: 4 << 30, ..options.bounds };
         let options = Options { deadline: CALL_DEADLINE, bounds, confined: true, ..options };
         let (begin, started) = (Instant::now(), SystemTime::now());
-        let mut cases = Vec::new();
-        let is_handed = |lab: &&Lab| self.learners.iter().any(|of| matches!(Handed::find(of, lab), Ok(Some(_))));
-        let labs: Vec<Lab> = self.labs.iter().filter(is_handed).copied().collect();
-        let first = self.workspace.is_compiled_first(&labs);
-        screen.line(format!("grading {}, one after the other; {first}", count(self.learners.len(), "learner")));
-        labs.iter().try_for_each(|lab| self.workspace.build_given(lab))?;
+        let (mut cases, mut outcomes) = (Vec::new(), Vec::new());
+        let learners = count(self.learners.len(), "learner");
+        if let Some(workspace) = &self.workspace {
+            let labs = self.labs_with(Handed::is_rust);
+            let first = workspace.is_compiled_first(&labs);
+            screen.line(format!("grading {learners}, one after the other; {first}"));
+            labs.iter().try_for_each(|lab| workspace.build_given(lab))?;
+        } else {
+            screen.line(format!("grading {learners}, one after the other"));
+        }
         for learner in &self.learners {
-            self.add_cases_of(learner, &options, &mut |case| {
+            self.add_cases_of(learner, &options, &mut |case, of_case| {
                 screen.line(line(&case));
                 cases.push(case);
+                outcomes.extend(of_case);
             })?;
         }
         let verdicts: Vec<Verdict> = cases.iter().map(ReportCase::verdict).collect();
         let title = format!("Lockstep grade: a class of {}", self.learners.len());
         let mut report = Report::here(&title, started, begin.elapsed(), cases);
+        report.tables = class_report::tables(
+            &tasks_of(&self.labs_with(|_| true))?,
+            &self.learners.iter().map(|of| learner_name(of)).collect::<Vec<_>>(),
+            &outcomes,
+        );
         if !writes_are_confined() {
-            let text = "answers could write outside their folders: this kernel has no Landlock (Linux 5.13)";
+            let text = "answers could write outside their folders, and in Python read others': this kernel has no Landlock (Linux 5.13)";
             report.not_verified.push(text.into());
             screen.line(format!("warning: {text}"));
         }
         screen.line(format!("{} in {:.0} s, seed {}", counts(&verdicts), report.took.as_secs_f64(), options.seed));
         targets.iter().try_for_each(|target| report.write(target))?;
-        Ok(if report.verdict() == Verdict::Failed { Code::Failure } else { Code::Success })
+        let is_open = [Verdict::Failed, Verdict::Open].contains(&report.verdict());
+        Ok(if is_open { Code::Failure } else { Code::Success })
     }
 
-    /// Adds a case for each lab that the learner submitted, and one for what could not be read.
-    fn add_cases_of(&self, learner: &Path, options: &Options, add: &mut dyn FnMut(ReportCase)) -> anyhow::Result<()> {
-        let name = foreign::one_line(&learner.file_name().unwrap_or_default().to_string_lossy());
+    /// The labs of which somebody has handed in such answers.
+    fn labs_with(&self, is_such: fn(&Handed) -> bool) -> Vec<Lab> {
+        let has_such = |of: &PathBuf, lab: &Lab| matches!(self.handed(of, lab), Ok(all) if all.iter().any(is_such));
+        let somebody_has = |lab: &&Lab| self.learners.iter().any(|of| has_such(of, lab));
+        self.labs.iter().filter(somebody_has).copied().collect()
+    }
+
+    /// Adds a case for each lab that the learner submitted, with the outcome of each task, and one for what could not be read.
+    fn add_cases_of(
+        &self,
+        learner: &Path,
+        options: &Options,
+        add: &mut dyn FnMut(ReportCase, Vec<TaskOutcome>),
+    ) -> anyhow::Result<()> {
+        let name = learner_name(learner);
         let (mut unreadable, mut is_empty) = (None, true);
         for lab in &self.labs {
-            match Handed::find(learner, lab) {
-                Ok(Some(handed)) => {
-                    let text = || format!("cannot grade lab {} of {name}", lab.number());
-                    let case = self.case(&name, lab, &handed, options).with_context(text);
-                    is_empty = false;
-                    add(case.or_else(|error| {
-                        let (verdict, evidence) = not_graded(error)?;
-                        let finding = Finding { claim: "Answers were graded".into(), verdict, evidence };
-                        anyhow::Ok(unread(format!("{name}/{}", lab.number()), finding))
-                    })?);
-                }
-                Ok(None) => {}
-                Err(why) => drop(unreadable.get_or_insert(why)),
+            let all = self.handed(learner, lab).unwrap_or_else(|why| {
+                unreadable.get_or_insert(why);
+                Vec::new()
+            });
+            for handed in &all {
+                // Names are unique in a report.
+                let only = all.len() == 1;
+                let case_name = format!("{name}/{}{}", lab.number(), if only { "" } else { handed.suffix() });
+                let text = || format!("cannot grade lab {} of {name}", lab.number());
+                let case = self.case(&name, case_name.clone(), lab, handed, options).with_context(text);
+                is_empty = false;
+                let (case, outcomes) = case.or_else(|error| {
+                    let (verdict, evidence, _) = not_graded(error)?;
+                    let finding = Finding { claim: "Answers were graded".into(), verdict, evidence };
+                    anyhow::Ok((unread(case_name, finding), Vec::new()))
+                })?;
+                add(case, outcomes);
             }
         }
         if is_empty || unreadable.is_some() {
             let labs: Vec<_> = self.labs.iter().map(|lab| format!("labs/{}/exercise/src", lab.name)).collect();
-            let evidence = unreadable.unwrap_or_else(|| format!("found none of {}", labs.join(", ")));
+            let nothing =
+                || format!("found none of {}, nor tasks in Python such as tasks/02_spawn_ddp", labs.join(", "));
+            let evidence = unreadable.unwrap_or_else(nothing);
             let finding = Finding { claim: "Answers were handed in".into(), verdict: Verdict::Failed, evidence };
-            add(unread(name, finding));
+            add(unread(name, finding), Vec::new());
         }
         Ok(())
     }
 
-    fn case(&self, name: &str, lab: &Lab, handed: &Handed, options: &Options) -> anyhow::Result<ReportCase> {
+    /// A lab's answers of a learner. Whoever hands in a checkout has files in both languages: those count that are not as they were given, and if all
+    /// are, those in Rust.
+    fn handed(&self, learner: &Path, lab: &Lab) -> Result<Vec<Handed>, String> {
+        let mut all = Vec::new();
+        for language in [Language::Rust, Language::Python] {
+            all.extend(Handed::find(learner, lab, language)?);
+        }
+        if all.len() == 2 {
+            let (begun, given): (Vec<_>, Vec<_>) = all.into_iter().partition(|handed| {
+                let given = match handed.language {
+                    Language::Rust => self.workspace.as_ref().map(|workspace| &workspace.given),
+                    Language::Python => self.python.as_ref().map(|python| &python.given),
+                };
+                given.is_none_or(|given| handed.is_begun(lab, &given[lab.name]))
+            });
+            all = if begun.is_empty() { given.into_iter().take(1).collect() } else { begun };
+        }
+        Ok(all)
+    }
+
+    fn case(
+        &self,
+        learner: &str,
+        case_name: String,
+        lab: &Lab,
+        handed: &Handed,
+        options: &Options,
+    ) -> anyhow::Result<(ReportCase, Vec<TaskOutcome>)> {
         let begin = Instant::now();
-        let tasks = lab.tasks()?;
-        let built = self.workspace.build(lab, &tasks, handed)?;
-        let mut findings = Vec::new();
+        let (tasks, built) = match (handed.language, &self.workspace, &self.python) {
+            (Language::Rust, Some(workspace), _) => {
+                let tasks = lab.tasks()?;
+                let built = workspace.build(lab, &tasks, handed)?;
+                (tasks, built)
+            }
+            (Language::Python, _, Some(python)) => {
+                let tasks = lab.tasks_in(&python.root, Language::Python)?;
+                let built = python.collect(lab, &tasks, handed)?;
+                (tasks, built)
+            }
+            _ => bail!("these answers came while the class was being graded"),
+        };
+        let mut runner = Runner::new(&built.submission.program, options);
+        let (mut findings, mut outcomes) = (Vec::new(), Vec::new());
         for task in &tasks.tasks {
-            let (verdict, evidence) = match built.refused.get(&task.name) {
-                Some(why) => (Verdict::Failed, why.clone()),
-                None => graded(lab, task, &built.submission, options).or_else(not_graded)?,
+            let (verdict, evidence, diagnosis) = match built.refused.get(&task.name) {
+                Some(why) => (Verdict::Failed, why.clone(), Some(why.clone())),
+                None => graded(lab, task, &built.submission, options, &mut runner).or_else(|error| {
+                    runner = Runner::new(&built.submission.program, options);
+                    not_graded(error)
+                })?,
             };
+            outcomes.push(TaskOutcome {
+                learner: learner.into(),
+                task: class_report::task_name(lab, &task.name),
+                verdict,
+                language: Some(built.submission.program.language),
+                diagnosis,
+            });
             findings.push(Finding { claim: format!("{}: {}", task.name, task.title), verdict, evidence });
         }
         let done = findings.iter().filter(|finding| finding.verdict == Verdict::Passed).count();
-        Ok(ReportCase {
-            name: format!("{name}/{}", lab.number()),
-            shows: format!("{done} of {} tasks of lab {} are done", findings.len(), lab.number()),
+        let (number, seed) = (lab.number(), options.seed);
+        let language = if handed.is_rust() { "" } else { ", in Python" };
+        let case = ReportCase {
+            name: case_name,
+            shows: format!("{done} of {} tasks of lab {number} are done{language}", findings.len()),
             findings,
             took: begin.elapsed(),
-            seed: Some(options.seed),
-            replay: Some(format!("lockstep grade {} --seed {}", lab.number(), options.seed)),
+            seed: Some(seed),
+            replay: Some(format!("lockstep grade {number}{} --seed {seed}", handed.language.option())),
             ..ReportCase::default()
-        })
+        };
+        Ok((case, outcomes))
+    }
+}
+
+/// The name of the learner whose folder this is.
+fn learner_name(folder: &Path) -> String {
+    foreign::one_line(&folder.file_name().unwrap_or_default().to_string_lossy())
+}
+
+/// The tasks of these labs, as the report's tables name them.
+fn tasks_of(labs: &[Lab]) -> anyhow::Result<Vec<String>> {
+    let mut all = Vec::new();
+    for lab in labs {
+        all.extend(lab.tasks()?.tasks.iter().map(|task| class_report::task_name(lab, &task.name)));
+    }
+    Ok(all)
+}
+
+/// The folder, among the learners', in which graders make theirs.
+const GIVEN: &str = "given";
+
+/// Answers in Python: what they are graded with.
+struct InPython {
+    /// The checkout, if there is one; otherwise what the command has brought is used.
+    root: PathBuf,
+    /// Has a folder for what graders give answers to read and write, and one for each learner's answers.
+    home: TempDir,
+    /// The learners' files of the labs, by name, as the course provides them.
+    given: BTreeMap<&'static str, Files>,
+}
+
+impl InPython {
+    fn open(labs: &[Lab]) -> anyhow::Result<Self> {
+        Python::for_answers().map_err(|why| Refused(format!("the class has answers in Python: {why}")))?;
+        let root = checkout().unwrap_or_default();
+        let files = |lab: &Lab| Ok((lab.name, package::files_in(&root, lab, Language::Python)?));
+        let given = labs.iter().map(files).collect::<anyhow::Result<_>>()?;
+        let home = tempfile::Builder::new().prefix("lockstep-class-").tempdir_in(temporary_folder());
+        let home = home.context("cannot make a folder for answers in Python")?;
+        let made = home.path().join(GIVEN);
+        fs::create_dir(&made)?;
+        let chosen = tempfile::env::override_temp_dir(&made);
+        anyhow::ensure!(chosen.is_ok(), "the folder for temporary files has been chosen before");
+        Ok(InPython { root, home, given })
+    }
+
+    /// Puts a learner's answers to a lab into a folder of their own.
+    fn collect(&self, lab: &Lab, tasks: &Tasks, handed: &Handed) -> anyhow::Result<BuiltAnswers> {
+        let own = tempfile::Builder::new().prefix("answers-").tempdir_in(self.home.path())?;
+        let folder = own.path().join(lab.python_folder());
+        let mut files = self.given[lab.name].clone();
+        let mut refused = BTreeMap::new();
+        for task in &tasks.tasks {
+            match handed.read(task) {
+                Ok(text) => drop(files.insert(task.file_in(Language::Python), text)),
+                Err(why) => drop(refused.insert(task.name.clone(), why)),
+            }
+        }
+        files.iter().try_for_each(|(path, text)| package::write_file(&folder.join(path), text))?;
+        let program = Program::python_alone(&self.root, lab, &folder, &self.home.path().join(GIVEN))?;
+        Ok(BuiltAnswers { submission: Submission { program, folder }, refused, _own: Some(own) })
     }
 }
 
@@ -163,27 +318,27 @@ fn unread(name: String, finding: Finding) -> ReportCase {
 }
 
 /// What fails on the machine may be an answer's doing, and is no reason to lose what all others have.
-///
-/// # Errors
-/// A signal ends the grading.
-fn not_graded(error: anyhow::Error) -> anyhow::Result<(Verdict, String)> {
+fn not_graded(error: anyhow::Error) -> anyhow::Result<(Verdict, String, Option<String>)> {
     anyhow::ensure!(!error.is::<Interrupted>(), error);
-    Ok((Verdict::NotVerified, format!("could not be graded: {error:#}")))
+    Ok((Verdict::NotVerified, format!("could not be graded: {error:#}"), None))
 }
 
+/// The verdict, its evidence, and of a wrong answer what is wrong.
 fn graded(
     lab: &Lab,
     task: &Task,
-    submission: &lockstep_grading::grade::Submission,
+    submission: &Submission,
     options: &Options,
-) -> anyhow::Result<(Verdict, String)> {
-    let graded = grade(lab, task, submission, options, &mut Runner::new(&submission.program, options))?;
+    runner: &mut Runner,
+) -> anyhow::Result<(Verdict, String, Option<String>)> {
+    let graded = grade(lab, task, submission, options, runner)?;
     Ok(match graded.found {
-        Ok(()) => (Verdict::Passed, format!("in {:.1} s", graded.took.as_secs_f64())),
+        Ok(()) => (Verdict::Passed, format!("in {:.1} s", graded.took.as_secs_f64()), None),
+        Err(fault) if fault.verdict == Graded::NotStarted => (Verdict::Open, fault.verdict.words().into(), None),
         Err(fault) => {
             let lines = fault.lines().into_iter().filter(|(field, _)| *field != "diagnosis");
             let details: String = lines.map(|(field, text)| format!("; {field} {text}")).collect();
-            (Verdict::Failed, format!("{fault}{details}"))
+            (Verdict::Failed, format!("{fault}{details}"), Some(fault.diagnosis.clone()))
         }
     })
 }
@@ -225,6 +380,8 @@ pub(crate) struct BuiltAnswers {
     pub(crate) submission: Submission,
     /// The tasks whose answers were left out, with the reasons.
     pub(crate) refused: BTreeMap<String, String>,
+    /// The folder that is only for them.
+    _own: Option<TempDir>,
 }
 
 impl ClassWorkspace {
@@ -333,7 +490,7 @@ impl ClassWorkspace {
                         continue;
                     }
                     let submission = Submission { program: (&*program).into(), folder: self.package(lab) };
-                    return Ok(BuiltAnswers { submission, refused });
+                    return Ok(BuiltAnswers { submission, refused, _own: None });
                 }
                 Built::Broken(errors) => errors,
             };
@@ -499,23 +656,29 @@ const LONGEST: u64 = 1 << 20;
 
 /// The folder with a lab's answers.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Handed(PathBuf);
+pub(crate) struct Handed {
+    folder: PathBuf,
+    language: Language,
+}
 
 impl Handed {
-    /// Finds a lab's answers in a learner's folder, if there are any.
-    ///
-    /// # Errors
-    /// A folder that this user may not read, for the report.
-    pub(crate) fn find(learner: &Path, lab: &Lab) -> Result<Option<Self>, String> {
-        let places =
-            [format!("labs/{}/exercise/src", lab.name), format!("{}/src", lab.package()), format!("{}/src", lab.name)];
+    /// Finds a lab's answers in a language in a learner's folder, if there are any.
+    pub(crate) fn find(learner: &Path, lab: &Lab, language: Language) -> Result<Option<Self>, String> {
+        let places = match language {
+            Language::Rust => [
+                format!("labs/{}/exercise/src", lab.name),
+                format!("{}/src", lab.package()),
+                format!("{}/src", lab.name),
+            ],
+            Language::Python => ["python/tasks/", "tasks/", ""].map(|above| above.to_owned() + &lab.python_folder()),
+        };
         for place in places.map(|place| learner.join(place)) {
             let folders = place.ancestors().take_while(|folder| *folder != learner);
             if let Some(link) = folders.filter(|folder| folder.is_symlink()).last() {
                 return Err(format!("{} is a link, which is not followed", foreign::path(link)));
             }
             match fs::read_dir(&place) {
-                Ok(_) => return Ok(Some(Handed(place))),
+                Ok(_) => return Ok(Some(Handed { folder: place, language })),
                 Err(error) if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.kind()) => {}
                 Err(error) => return Err(format!("cannot read {}: {error}", foreign::path(&place))),
             }
@@ -523,23 +686,39 @@ impl Handed {
         Ok(None)
     }
 
+    fn is_rust(&self) -> bool {
+        self.language == Language::Rust
+    }
+
+    /// What its name has in a report where the learner has answers in both languages.
+    fn suffix(&self) -> &'static str {
+        if self.is_rust() { "" } else { "-python" }
+    }
+
+    /// Returns true if a task's file is not as the course provides it.
+    fn is_begun(&self, lab: &Lab, given: &Files) -> bool {
+        let tasks = lab.tasks().map(|tasks| tasks.tasks).unwrap_or_default();
+        let files = tasks.iter().filter_map(|task| Some((task, given.get(&task.file_in(self.language))?)));
+        files.into_iter().any(|(task, text)| self.read(task).as_ref() != Ok(text))
+    }
+
     /// The text of a task's answer.
     ///
-    /// # Errors
-    /// Why it cannot be read, for the report. Links and devices are not followed.
+    /// Errors: why it cannot be read, for the report. Links and devices are not followed.
     pub(crate) fn read(&self, task: &Task) -> Result<String, String> {
-        let name = format!("{}.rs", task.name);
-        let path = self.0.join(&name);
-        let data = fs::symlink_metadata(&path).map_err(|error| format!("cannot read src/{name}: {error}"))?;
+        let file = format!("{}.{}", task.name, self.language.extension());
+        let path = self.folder.join(&file);
+        let name = format!("{}/{file}", self.folder.file_name().unwrap_or_default().to_string_lossy());
+        let data = fs::symlink_metadata(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
         if !data.is_file() {
-            return Err(format!("src/{name} is not a regular file"));
+            return Err(format!("{name} is not a regular file"));
         }
         if data.len() > LONGEST {
-            return Err(format!("src/{name} has {} bytes, of {LONGEST} that are allowed", data.len()));
+            return Err(format!("{name} has {} bytes, of {LONGEST} that are allowed", data.len()));
         }
-        let text = fs::read_to_string(&path).map_err(|error| format!("cannot read src/{name}: {error}"))?;
-        match reads_files(&text) {
-            Some(how) => Err(format!("src/{name} reads another file with `{how}`: an answer is one file")),
+        let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        match reads_files(&text).filter(|_| self.is_rust()) {
+            Some(how) => Err(format!("{name} reads another file with `{how}`: an answer is one file")),
             None => Ok(text),
         }
     }
@@ -590,13 +769,34 @@ mod tests {
         let task = &lab.tasks().unwrap().tasks[0];
         for place in ["labs/02-spawn-ddp/exercise/src", "ex-02/src", "02-spawn-ddp/src"] {
             let learner = tempfile::tempdir().unwrap();
-            assert_eq!(Handed::find(learner.path(), &lab), Ok(None));
+            assert_eq!(Handed::find(learner.path(), &lab, Language::Rust), Ok(None));
             let source = learner.path().join(place);
             fs::create_dir_all(&source).unwrap();
-            let handed = Handed::find(learner.path(), &lab).unwrap().unwrap();
+            let handed = Handed::find(learner.path(), &lab, Language::Rust).unwrap().unwrap();
             assert!(handed.read(task).unwrap_err().starts_with("cannot read src/shard.rs"));
             fs::write(source.join("shard.rs"), "answer").unwrap();
             assert_eq!(handed.read(task).unwrap(), "answer");
+        }
+    }
+
+    #[test]
+    fn takes_answers_in_python_from_each_layout_and_knows_those_that_are_as_given() {
+        let lab = crate::labs::find("02").unwrap();
+        let tasks = lab.tasks().unwrap();
+        let given = package::files_in(Path::new(""), &lab, Language::Python).unwrap();
+        for place in ["python/tasks/02_spawn_ddp", "tasks/02_spawn_ddp", "02_spawn_ddp"] {
+            let learner = tempfile::tempdir().unwrap();
+            let find = || Handed::find(learner.path(), &lab, Language::Python).unwrap();
+            assert_eq!(find(), None);
+            given
+                .iter()
+                .for_each(|(path, text)| package::write_file(&learner.path().join(place).join(path), text).unwrap());
+            let handed = find().unwrap();
+            assert!(!handed.is_begun(&lab, &given));
+            fs::write(learner.path().join(place).join("shard.py"), "include_str!").unwrap();
+            assert_eq!(handed.read(&tasks.tasks[0]).unwrap(), "include_str!");
+            assert!(handed.is_begun(&lab, &given));
+            assert_eq!(Handed::find(learner.path(), &lab, Language::Rust), Ok(None));
         }
     }
 
@@ -610,7 +810,10 @@ mod tests {
             let link = aaa.join(link);
             fs::create_dir_all(link.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(to, &link).unwrap();
-            assert!(Handed::find(&aaa, &lab).unwrap_err().ends_with("is a link, which is not followed"), "{to}");
+            assert!(
+                Handed::find(&aaa, &lab, Language::Rust).unwrap_err().ends_with("is a link, which is not followed"),
+                "{to}"
+            );
             fs::remove_dir_all(aaa).unwrap();
         }
     }
@@ -623,7 +826,7 @@ mod tests {
         let file = learner.path().join("ex-02/src/shard.rs");
         fs::create_dir_all(file.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink("/dev/zero", &file).unwrap();
-        let handed = Handed::find(learner.path(), &lab).unwrap().unwrap();
+        let handed = Handed::find(learner.path(), &lab, Language::Rust).unwrap().unwrap();
         assert!(handed.read(task).unwrap_err().contains("not a regular file"));
         fs::remove_file(&file).unwrap();
         fs::write(&file, vec![b' '; LONGEST as usize + 1]).unwrap();

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_contract::foreign;
+use lockstep_contract::{foreign, is_checkout};
 use lockstep_grading::labs::LABS;
-use lockstep_grading::{Language, MARKER, Workplace, checksums, package};
+use lockstep_grading::{Language, MARKER, checksums, package};
 
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, count};
@@ -42,11 +42,8 @@ impl Init {
 }
 
 /// Makes the folder, or adds what it lacks; returns the paths of the tasks that were written.
-///
-/// # Errors
-/// [`Refused`] for a checkout, or for a folder with other things in it; errors of the file system.
 fn init(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
-    if Workplace::is_checkout(folder) {
+    if is_checkout(folder) {
         let why =
             "is a checkout of the course, which has the tasks: `lockstep grade 05 mean --python`, in python/tasks";
         return Err(Refused(format!("{} {why}", foreign::path(folder))).into());
@@ -99,6 +96,8 @@ fn readme() -> String {
 
 #[cfg(test)]
 mod tests {
+    use lockstep_grading::Workplace;
+
     use super::*;
 
     #[test]

@@ -6,6 +6,7 @@
 
 mod book;
 mod class;
+mod class_report;
 mod grade_class;
 mod help;
 mod init;
@@ -29,18 +30,12 @@ pub use init::Init;
 pub use practice::{Grade, Watch};
 
 /// The task of this name.
-///
-/// # Errors
-/// [`Refused`], which lists the tasks.
 fn task<'a>(tasks: &'a Tasks, name: &str) -> anyhow::Result<&'a Task> {
     tasks.find(name).map_err(|error| Refused(error.to_string()).into())
 }
 
 /// Where the learner works: the checkout or the folder of `lockstep init` that contains the current folder, otherwise the checkout in which
 /// this program was built.
-///
-/// # Errors
-/// [`Refused`] when there is none, with the command that makes a folder.
 fn workplace() -> anyhow::Result<Workplace> {
     let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
     let found = begins.iter().flatten().find_map(|begin| Workplace::around(begin));

@@ -18,7 +18,6 @@ use lockstep_grading::{
 use notify::{Config, EventKind, PollWatcher, RecommendedWatcher, RecursiveMode, Watcher};
 
 use crate::cargo::{Built, CompileError, build};
-use crate::checkout::checkout;
 use crate::exit::{Code, Refused};
 use crate::grade_class::Class;
 use crate::labs::{find, find_all};
@@ -41,7 +40,7 @@ pub struct Grade {
     /// Grade the answers in Python, in python/tasks
     #[arg(long, conflicts_with = "class")]
     python: bool,
-    /// Grade a class instead: a folder with one folder per learner, whose answers cannot write outside it
+    /// Grade a class instead: a folder with one folder per learner, in Rust or Python, whose answers cannot write outside it
     #[arg(long, value_name = "DIR", conflicts_with = "tasks")]
     class: Option<PathBuf>,
     /// Where the class's report goes: a .csv, .json, .xml (JUnit), .html or .txt file; may be repeated
@@ -56,7 +55,7 @@ impl Grade {
         }
         let (options, labs) = (lockstep_grading::Options::seeded(self.seed), find_all(&self.labs)?);
         if let Some(folder) = self.class {
-            return Class::open(checkout()?, folder, labs)?.grade(options, &self.reports);
+            return Class::open(folder, labs)?.grade(options, &self.reports);
         }
         let root = workplace()?.into_root();
         if !self.tasks.is_empty() {
@@ -148,7 +147,7 @@ fn tell_class(root: &Path, lab: &Lab, asked: &[String], error: &CompileError) {
     let Some(task) = named.or_else(open) else { return };
     let words = error.text.lines().next().unwrap_or_default();
     let finding = Finding::new(Verdict::NotCompiled, words);
-    seat::tell(&lab.exercise(root), lab.number(), &task.name, &Err(Box::new(finding)));
+    seat::tell(&lab.exercise(root), lab.number(), &task.name, Language::Rust, &Err(Box::new(finding)));
 }
 
 /// An editor's save is several events: it is over when no event has come for this long.

@@ -33,10 +33,25 @@ pub(super) struct Route {
     step: Vec<Step>,
 }
 
+#[derive(Clone, Deserialize)]
+#[serde(untagged)]
+enum Step {
+    Page(PageStep),
+    Pause(Pause),
+}
+
+/// A break, by its name.
+#[derive(Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Pause {
+    pause: String,
+    minutes: u32,
+}
+
 /// A page to read, and the tasks that follow.
 #[derive(Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Step {
+struct PageStep {
     page: String,
     /// The heading to whose end the page is read; none for all of it.
     until: Option<String>,
@@ -46,7 +61,7 @@ struct Step {
     tasks: Vec<String>,
 }
 
-/// A task of the route, and the minutes that the route plans for it and for what is read before.
+/// A task of the route, and the minutes that the route plans for it, and for what is read and for breaks before.
 #[derive(Clone)]
 pub(super) struct Planned {
     pub(super) lab: Lab,
@@ -55,15 +70,13 @@ pub(super) struct Planned {
 }
 
 enum Stop {
-    Page(Step),
+    Page(PageStep),
+    Pause(Pause),
     Task(Lab, Task),
 }
 
 impl Route {
     /// The route of this name.
-    ///
-    /// # Errors
-    /// [`Refused`], which lists the routes.
     pub(super) fn find(name: &str) -> anyhow::Result<Self> {
         let routes = toml::from_str::<Routes>(ROUTES)?.route;
         let names = routes.iter().map(|route| &*route.name).collect::<Vec<_>>().join(", ");
@@ -76,12 +89,12 @@ impl Route {
         Ok(toml::from_str::<Routes>(ROUTES)?.route.into_iter().map(|route| route.name).collect())
     }
 
-    /// The tasks of the route, each with the minutes for it and for the pages before it.
+    /// The tasks of the route, each with the minutes for it and for the pages and breaks before it.
     pub(super) fn plan(&self) -> anyhow::Result<Vec<Planned>> {
         let (mut plan, mut read) = (Vec::new(), 0);
         for stop in self.stops()? {
             match stop {
-                Stop::Page(step) => read += step.minutes,
+                Stop::Page(PageStep { minutes, .. }) | Stop::Pause(Pause { minutes, .. }) => read += minutes,
                 Stop::Task(lab, task) => {
                     let minutes = std::mem::take(&mut read) + task.minutes;
                     plan.push(Planned { lab, task, minutes });
@@ -118,6 +131,13 @@ impl Route {
     fn stops(&self) -> anyhow::Result<Vec<Stop>> {
         let mut stops = Vec::new();
         for step in &self.step {
+            let step = match step {
+                Step::Page(step) => step,
+                Step::Pause(pause) => {
+                    stops.push(Stop::Pause(pause.clone()));
+                    continue;
+                }
+            };
             stops.push(Stop::Page(step.clone()));
             for lab in LABS {
                 let tasks = lab.tasks()?;
@@ -140,16 +160,18 @@ impl Stop {
     fn minutes(&self) -> u32 {
         match self {
             Stop::Page(step) => step.minutes,
+            Stop::Pause(pause) => pause.minutes,
             Stop::Task(_, task) => task.minutes,
         }
     }
 
     fn what(&self) -> String {
         match self {
-            Stop::Page(Step { page, until: Some(heading), .. }) => {
+            Stop::Page(PageStep { page, until: Some(heading), .. }) => {
                 format!("book/src/{page}, to the end of \"{heading}\"")
             }
             Stop::Page(step) => format!("book/src/{}", step.page),
+            Stop::Pause(pause) => pause.pause.clone(),
             Stop::Task(lab, task) => format!("task {} {}: {}", lab.number(), task.name, task.title),
         }
     }
@@ -157,14 +179,14 @@ impl Stop {
     /// For a task, whether it has passed.
     fn passed(&self, progress: &Progress) -> Option<bool> {
         match self {
-            Stop::Page(_) => None,
+            Stop::Page(_) | Stop::Pause(_) => None,
             Stop::Task(lab, task) => Some(progress.of(lab.number(), &task.name).is_some()),
         }
     }
 
     fn how_far(&self, root: &Path, progress: &Progress) -> String {
         match self {
-            Stop::Page(_) => String::new(),
+            Stop::Page(_) | Stop::Pause(_) => String::new(),
             Stop::Task(lab, task) => match progress.of(lab.number(), &task.name) {
                 Some(passed) => format!("✓ {}", passed.at),
                 None => begun(root, lab, task).into(),
@@ -179,6 +201,7 @@ impl Stop {
                 let run = step.run.iter().map(|command| format!("run   {command}"));
                 std::iter::once(format!("read  {}", self.what())).chain(run).collect()
             }
+            Stop::Pause(pause) => vec![format!("rest  {}, {} minutes", pause.pause, pause.minutes)],
             Stop::Task(lab, task) => vec![format!("do    lockstep grade {} {}", lab.number(), task.name)],
         }
     }
@@ -213,7 +236,11 @@ mod tests {
     fn every_task_of_a_route_exists() {
         for route in toml::from_str::<Routes>(ROUTES).unwrap().route {
             let tasks = route.stops().unwrap().iter().filter(|stop| matches!(stop, Stop::Task(..))).count();
-            assert!(tasks >= route.step.iter().map(|step| step.tasks.len()).sum(), "{}", route.name);
+            let named = route.step.iter().map(|step| match step {
+                Step::Page(step) => step.tasks.len(),
+                Step::Pause(_) => 0,
+            });
+            assert!(tasks >= named.sum(), "{}", route.name);
         }
     }
 
@@ -223,6 +250,25 @@ mod tests {
         let there = stops.iter().filter(|stop| matches!(stop, Stop::Task(..))).count();
         let tasks: usize = LABS.iter().map(|lab| lab.tasks().unwrap().tasks.len()).sum();
         assert_eq!(there, tasks);
+    }
+
+    #[test]
+    fn a_days_six_hours_and_its_breaks_are_planned() {
+        for (name, work, breaks) in [("morning", 120, 0), ("half-day", 220, 20), ("day", 360, 75)] {
+            let route = Route::find(name).unwrap();
+            let stops = route.stops().unwrap();
+            let minutes = |pause| -> u32 {
+                stops.iter().filter(|stop| matches!(stop, Stop::Pause(_)) == pause).map(Stop::minutes).sum()
+            };
+            assert_eq!((minutes(false), minutes(true)), (work, breaks), "{name}");
+            let planned: u32 = route.plan().unwrap().iter().map(|planned| planned.minutes).sum();
+            let after: u32 = stops
+                .iter()
+                .rev()
+                .map_while(|stop| stop.passed(&Progress::default()).is_none().then(|| stop.minutes()))
+                .sum();
+            assert_eq!(planned + after, work + breaks, "{name}");
+        }
     }
 
     #[test]

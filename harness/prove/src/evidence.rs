@@ -123,9 +123,6 @@ impl Sizes {
     }
 
     /// The sizes of the MNIST files in `folder`.
-    ///
-    /// # Errors
-    /// A label file is missing or invalid.
     pub(crate) fn of_folder(folder: &Path) -> anyhow::Result<Self> {
         Ok(Sizes { train: count(folder, "train")?, test: count(folder, "t10k")? })
     }

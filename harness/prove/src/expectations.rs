@@ -20,6 +20,14 @@ pub(crate) struct Reference {
     pub(crate) models: BTreeMap<String, Weights>,
 }
 
+impl Reference {
+    /// The same result on so many ranks, of a run on one rank.
+    fn on(&self, ranks: usize) -> Reference {
+        let weights = self.weights.iter().take(1).cycle().take(ranks).cloned().collect();
+        Reference { weights, models: self.models.clone() }
+    }
+}
+
 /// Compares the observations with the expectations. `reference`: the undisturbed run's weights, or why there are none.
 pub(crate) fn check_expectations(
     scenario: &Scenario,
@@ -31,6 +39,7 @@ pub(crate) fn check_expectations(
     let unreadable = seen.events.unreadable.iter();
     findings.extend(unreadable.map(|flaw| finding("The event files can be read", Err(flaw.clone()))));
     findings.push(weights(scenario, seen, reference));
+    findings.extend(world_sizes(expect, &seen.world_sizes));
     findings.extend(restarts(expect, &seen.restarts));
     findings.extend(repeated(expect, &seen.restarts));
     findings.extend(in_time(expect, &seen.restarts));
@@ -101,8 +110,11 @@ fn last_words(seen: &Observed) -> String {
 
 fn weights(scenario: &Scenario, seen: &Observed, reference: Result<&Reference, &str>) -> Finding {
     if scenario.expect.same_weights() {
-        let claim = "The final weights are bit for bit those of the undisturbed run";
+        let virtual_ranks = scenario.run.virtual_ranks.is_some();
+        let on_one = if virtual_ranks { " on one rank" } else { "" };
+        let claim = format!("The final weights are bit for bit those of the undisturbed run{on_one}");
         return match reference {
+            Ok(reference) if virtual_ranks => finding(claim, same_as(&reference.on(seen.weights.len()), seen)),
             Ok(reference) => finding(claim, same_as(reference, seen)),
             Err(why) => finding(claim, Err(format!("there is no undisturbed run to compare with: {why}"))),
         };
@@ -128,8 +140,8 @@ fn same_as(reference: &Reference, seen: &Observed) -> Result<String, String> {
             .map_err(|difference| format!("{name}: {difference}"))?;
     }
     let values: usize = weights.first().map_or(0, |weights| weights.values().map(crate::evidence::Tensor::len).sum());
-    if values == 0 {
-        return Err("the undisturbed run saved no weights".into());
+    if values == 0 || seen.weights.is_empty() {
+        return Err("no weights were saved".into());
     }
     let kept: String = models.keys().map(|name| format!(", and all of {name}")).collect();
     Ok(format!("{} on each of {}{kept}", counted(values, "value"), counted(weights.len(), "rank")))
@@ -147,6 +159,21 @@ fn none_finished(seen: &Observed) -> Result<String, String> {
         Some(rank) => Err(format!("rank {rank} saved final weights although the job failed")),
         None => Ok("no final weights were saved".into()),
     }
+}
+
+fn world_sizes(expect: &Expect, found: &[usize]) -> Option<Finding> {
+    if expect.world_sizes.is_empty() {
+        return None;
+    }
+    let claim = format!("It trains on {} ranks", in_turn(&expect.world_sizes));
+    let holds = *expect.world_sizes == *found;
+    let text = format!("rank 0 recorded {}", in_turn(found));
+    Some(finding(claim, if holds { Ok(text) } else { Err(text) }))
+}
+
+/// `8 → 3 → 5`.
+pub(crate) fn in_turn(counts: &[usize]) -> String {
+    counts.iter().map(usize::to_string).collect::<Vec<_>>().join(" → ")
 }
 
 fn restarts(expect: &Expect, found: &Restarts) -> Option<Finding> {

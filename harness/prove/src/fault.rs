@@ -67,8 +67,8 @@ impl Fault {
 }
 
 impl Fault {
-    /// For a fault that the harness injects at a step: rank 0 waits there until it has come. Otherwise the job might end first, when the
-    /// harness gets no processor.
+    /// For a fault that the harness injects at a step: rank 0 waits there until it has come or, where the job goes on with other members,
+    /// until it is stopped. Otherwise the job might end first, when the harness gets no processor.
     pub(crate) fn awaited(&self, index: usize) -> Option<fault::RankFault> {
         let at @ fault::Point::Step { .. } = self.when.point()? else { return None };
         let name = awaited_name(index);
@@ -173,6 +173,8 @@ pub(crate) enum FaultAction {
     CutNetwork,
     /// The node's network link is limited to this many kilobits a second.
     SlowNetwork(u64),
+    /// An agent starts on the node, which was lost before or has not come yet.
+    Join,
 }
 
 impl FaultAction {
@@ -249,6 +251,7 @@ impl fmt::Display for FaultAction {
             FaultAction::ReadOnly => f.write_str("disk read-only"),
             FaultAction::CutNetwork => f.write_str("network cut"),
             FaultAction::SlowNetwork(kbit) => write!(f, "network slowed to {kbit} kbit/s"),
+            FaultAction::Join => f.write_str("joins"),
         }
     }
 }

@@ -116,7 +116,9 @@ fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, progress: &Progr
     let by_clock = fault.when.after_seconds.is_some_and(|seconds| now.as_secs_f64() >= seconds);
     let by_line = line.as_ref().is_some_and(|line| progress.lines.iter().any(|text| line.is_match(text)));
     let by_step = step_of(&fault.when).is_some_and(|point| progress.steps.is_some_and(|reached| reached >= point));
-    by_clock || by_line || by_step
+    // An agent that was asked to end may still be about to.
+    let free = !matches!(fault.who, Who::Node(node) if fault.what.0.contains(&FaultAction::Join) && progress.running.contains(&node));
+    free && (by_clock || by_line || by_step)
 }
 
 /// The step that the fault waits for, as (epoch, step in it).
@@ -229,6 +231,20 @@ mod tests {
             let progress = Progress { steps: reached, ..Progress::default() };
             assert_eq!(schedule(fault).due(seconds(0.0), &progress).len(), expected, "{reached:?}");
         }
+    }
+
+    #[test]
+    fn starts_a_node_that_joins_once_its_former_agent_has_ended() {
+        let faults = "min-nodes = 1\nvirtual-ranks = 2\n[[fault]]\nwho = { agent = 1 }\nwhen = { epoch = 0, step = 1 }\nwhat = \"term\"\n\
+                      [[fault]]\nwho = { node = 1 }\nwhen = { epoch = 0, step = 2 }\nwhat = \"join\"\n";
+        let mut schedule = schedule(faults);
+        let mut due = |steps, running: &[usize]| {
+            let running = running.iter().copied().collect();
+            schedule.due(seconds(0.0), &Progress { steps: Some(steps), running, ..Progress::default() })
+        };
+        assert_eq!(due((0, 1), &[0, 1]), [injection(0, Who::Agent(1), FaultAction::Term)]);
+        assert_eq!(due((0, 2), &[0, 1]), []);
+        assert_eq!(due((0, 2), &[0]), [injection(1, Who::Node(1), FaultAction::Join)]);
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub struct InjectOptions {
     /// Stop the job by signals at random moments, in place of faults, and start it again until it succeeds
     #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     stops: bool,
+    /// Change the number of ranks of a training with virtual ranks: nodes are lost for good, leave and come, on 3 nodes or --nodes
+    #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all", "stops", "ranks"])]
+    elastic: bool,
     /// Continue after a random scenario that failed
     #[arg(long, requires = "soak", conflicts_with_all = ["scenarios", "all"])]
     keep_going: bool,
@@ -82,7 +85,7 @@ impl InjectOptions {
             if self.stops && self.nodes > 1 {
                 return Err(Refused("--stops is for one node: leave --nodes out".into()).into());
             }
-            if !self.ranks.is_multiple_of(self.nodes) {
+            if !self.elastic && !self.ranks.is_multiple_of(self.nodes) {
                 let message =
                     format!("--ranks is {} and --nodes {}: each node has equally many ranks", self.ranks, self.nodes);
                 return Err(Refused(message).into());
@@ -106,7 +109,8 @@ impl InjectOptions {
 
     fn drawn(&self, index: u64) -> Entry {
         let (ranks, nodes) = (usize::from(self.ranks), usize::from(self.nodes));
-        let series = soak::RandomSeries { seed: self.seed, ranks, nodes, stops: self.stops };
+        let nodes = if self.elastic && nodes == 1 { 3 } else { nodes };
+        let series = soak::RandomSeries { seed: self.seed, ranks, nodes, stops: self.stops, elastic: self.elastic };
         let replay = format!("lockstep inject {}", soak::replay(series, index));
         Entry { scenario: soak::draw(series, index), replay, seed: Some(self.seed) }
     }
@@ -211,6 +215,8 @@ struct Soaked {
     missed: usize,
     /// How often a whole job was restarted.
     requeues: usize,
+    /// How often a job went over to another number of ranks.
+    resized: usize,
     /// Snapshots that were saved because a signal asked for them.
     asked: usize,
 }
@@ -222,6 +228,7 @@ impl Soaked {
             self.missed += usize::from(injection.fault.is_some() && injection.failed.is_some());
             self.requeues += usize::from(injection.is_requeue());
         }
+        self.resized += seen.as_ref().map_or(0, |seen| seen.world_sizes.len().saturating_sub(1));
         self.missed += seen.as_ref().map_or(0, |seen| seen.missed.len());
         self.asked += seen.as_ref().map_or(0, |seen| asked(&scenario.run, &seen.events));
     }
@@ -232,6 +239,7 @@ impl Soaked {
         let more = [
             ("of these faults came too late", self.missed),
             ("the whole job started again", self.requeues),
+            ("the job went on with another number of ranks", self.resized),
             ("a signal made the job save a snapshot", self.asked),
         ];
         let more = more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| (what.to_owned(), count));

@@ -35,9 +35,6 @@ struct Holder(KillOnDrop);
 
 impl Network {
     /// Makes a network for this many nodes.
-    ///
-    /// # Errors
-    /// Why it cannot be made here.
     pub(crate) fn make(nodes: usize) -> Result<Self, String> {
         let bridge = Holder::start(&["--user", "--map-root-user", "--net"], &Prefix::new())?;
         bridge.sh("ip link set lo up && ip link add bridge0 type bridge && ip link set bridge0 up")?;
@@ -159,9 +156,6 @@ impl Disk {
     }
 
     /// Checks that such a file system can be made here.
-    ///
-    /// # Errors
-    /// Why it cannot.
     pub(crate) fn check(&self) -> Result<(), String> {
         let mut words = self.prefix();
         words.push("true".into());

@@ -18,6 +18,7 @@ use crate::fault::{Who, awaited_name};
 use crate::fault_schedule::{FaultOrder, FaultSchedule, Progress};
 use crate::launch::{Launcher, RunFolder};
 use crate::nodes::{NoRun, Nodes};
+use crate::processes::Process;
 use crate::report::Timeline;
 use crate::report::history::{History, RunEvents};
 use crate::report::recovery::Restarts;
@@ -94,9 +95,14 @@ impl JobRunner {
                 let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
                 let progress = Progress { lines, steps: steps.flatten(), running: nodes.running() };
                 let orders = schedule.due(begin.elapsed(), &progress);
+                let mut listing = None;
                 for order in orders {
-                    let injection = carry_out(&mut nodes, order);
-                    injection.fault.into_iter().for_each(|index| release(&nodes.folder.faults(), index));
+                    // Who waits for a change of members is stopped by it.
+                    let stops =
+                        matches!(&order, FaultOrder::Inject { who, action, .. } if nodes.regroups(*who, action));
+                    let injection = carry_out(&mut nodes, order, &mut listing);
+                    let came = injection.fault.filter(|_| !stops);
+                    came.into_iter().for_each(|index| release(&nodes.folder.faults(), index));
                     injections.push(injection);
                 }
             }
@@ -136,11 +142,13 @@ fn release(plan: &Path, index: usize) {
     let _ = fs::write(fault::came(plan, &awaited_name(index)), "");
 }
 
-/// Carries out an order of the schedule.
-fn carry_out(nodes: &mut Nodes<'_>, order: FaultOrder) -> Injection {
+/// Carries out an order of the schedule. Those of one moment share a listing of processes: it takes long enough for a job to react between two.
+fn carry_out(nodes: &mut Nodes<'_>, order: FaultOrder, listing: &mut Option<Vec<Process>>) -> Injection {
     let t = now();
     let (fault, who, what, done) = match order {
-        FaultOrder::Inject { fault, who, action } => (Some(fault), who, action.to_string(), nodes.inject(who, &action)),
+        FaultOrder::Inject { fault, who, action } => {
+            (Some(fault), who, action.to_string(), nodes.inject(who, &action, listing))
+        }
         FaultOrder::Revert { who, action } => (None, who, format!("{action}: undone"), nodes.revert(who, &action)),
         FaultOrder::Replace { node, fresh } => {
             (None, Who::Agent(node), "an agent starts".into(), nodes.replace(node, fresh))
@@ -171,11 +179,13 @@ pub(crate) struct Observed {
     /// The duration of the run.
     pub(crate) seconds: f64,
     pub(crate) events: RunEvents,
+    /// The numbers of ranks with which it made steps, one after the other.
+    pub(crate) world_sizes: Vec<usize>,
     /// What failed, and how much time and how many steps it cost.
     pub(crate) restarts: Restarts,
     /// The attempts of every rank.
     pub(crate) timeline: Timeline,
-    /// The final weights of rank 0, rank 1, ….
+    /// The final weights of rank 0, rank 1, … of those that ran last.
     pub(crate) weights: Vec<Result<Weights, String>>,
     /// The results of rank 0, rank 1, … of a lab without weights, by lesson.
     pub(crate) results: Vec<Result<Results, String>>,
@@ -218,6 +228,8 @@ impl Observed {
     pub(crate) fn gather(scenario: &Scenario, nodes: &Nodes<'_>) -> Self {
         let folder = &nodes.folder;
         let events = RunEvents::read(&folder.events());
+        let last = events.last_world_size().filter(|_| scenario.run.min_nodes.is_some());
+        let ranks = last.unwrap_or(scenario.run.ranks);
         let weight = |rank| read_weights(&folder.weights().join(format!("rank-{rank}.safetensors")));
         let inside = scenario.plan().faults.into_iter();
         let missed = inside.filter(|one| !fault::fired(&folder.faults(), &one.name).exists());
@@ -225,9 +237,10 @@ impl Observed {
             codes: nodes.codes(),
             timeline: Timeline::of(&events),
             restarts: Restarts::of(&History::of(&events)),
+            world_sizes: events.world_sizes(),
             events,
-            weights: (0..scenario.run.ranks).map(weight).collect(),
-            results: (0..scenario.run.ranks).map(|rank| read_results(&folder.results(), rank)).collect(),
+            weights: (0..ranks).map(weight).collect(),
+            results: (0..ranks).map(|rank| read_results(&folder.results(), rank)).collect(),
             models: folder.models().into_iter().map(|path| (file_name(&path), read_weights(&path))).collect(),
             output: nodes.output(),
             missed: missed.filter_map(|one| one.name.strip_prefix("fault-")?.parse().ok()).collect(),

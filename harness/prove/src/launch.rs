@@ -2,11 +2,11 @@
 //! run: the paths of its parts, and the files that must not be left in the end.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, SeekFrom};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
-use lockstep_process::{end_of_file, words_dying_with_parent};
+use lockstep_process::{Log, this_program, words_dying_with_parent};
 
 use crate::scenario::{Disks, RunSpec};
 
@@ -45,6 +45,8 @@ pub(crate) struct AgentCommand<'a> {
     /// `None` for a job of one node.
     pub(crate) rendezvous: Option<&'a Rendezvous>,
     pub(crate) node: usize,
+    /// How many nodes the job may have.
+    pub(crate) nodes: usize,
     /// The number of the machine, which identifies its disk.
     pub(crate) machine: usize,
     pub(crate) folder: &'a RunFolder,
@@ -88,7 +90,7 @@ impl AgentCommand<'_> {
         let mut flags = match self.rendezvous {
             None => vec!["--standalone".to_owned()],
             Some(rendezvous) => vec![
-                format!("--nnodes={}", spec.nodes),
+                format!("--nnodes={}{}", spec.min_nodes.map_or(String::new(), |min| format!("{min}:")), self.nodes),
                 "--rdzv-backend=c10d".into(),
                 format!("--rdzv-endpoint={}", rendezvous.endpoint),
                 format!("--rdzv-id={}", rendezvous.id),
@@ -124,7 +126,9 @@ impl AgentCommand<'_> {
             ("--samples", spec.samples.to_string()),
             ("--seed", spec.seed.to_string()),
         ];
-        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
+        let virtual_ranks = spec.virtual_ranks.map(|count| ("--virtual-ranks", count.to_string()));
+        let pairs = pairs.into_iter().chain(virtual_ranks);
+        pairs.flat_map(|(name, value)| [name.to_owned(), value]).chain(own).collect()
     }
 
     fn snapshots(&self) -> PathBuf {
@@ -150,11 +154,13 @@ pub(crate) fn dying_with_this(prefix: &Prefix, program: &OsStr) -> Vec<OsString>
     std::iter::once(this(prefix)).chain(words_dying_with_parent(program)).collect()
 }
 
-/// The path of this executable for a command. Its link in `/proc` works even if the file was replaced meanwhile, as by
-/// a rebuild; but after a prefix, in other namespaces, only the file itself may be reachable.
+/// The path of this executable for a command: after a prefix, in other namespaces, only the file itself may be reachable.
 fn this(prefix: &Prefix) -> OsString {
-    let link = OsString::from(format!("/proc/{}/exe", std::process::id()));
-    if prefix.is_empty() { link } else { std::env::current_exe().map_or(link, OsString::from) }
+    if prefix.is_empty() {
+        this_program()
+    } else {
+        std::env::current_exe().map_or_else(|_| this_program(), OsString::from)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -162,9 +168,6 @@ pub(crate) struct RunFolder(PathBuf);
 
 impl RunFolder {
     /// Makes the folder, with the folders that must exist before the start.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn make(path: PathBuf) -> io::Result<Self> {
         let folder = RunFolder(path);
         for part in [folder.events(), folder.weights(), folder.snapshots(), folder.tmp()] {
@@ -223,8 +226,9 @@ impl RunFolder {
         self.0.join("faults.json")
     }
 
-    pub(crate) fn output(&self, node: usize) -> PathBuf {
-        self.0.join(format!("node-{node}.txt"))
+    /// What the agents of a node print, one after the other.
+    pub(crate) fn output(&self, node: usize) -> Log {
+        Log::new(self.0.join(format!("node-{node}.txt")))
     }
 
     /// Temporary files that are left, on the disks of these machines if each has its own. A half-written snapshot of a
@@ -255,28 +259,6 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// The maximum number of bytes of a node's output that one call reads.
-const OUTPUT: u64 = 1 << 20;
-
-/// The complete lines of a file after byte `read`, which is advanced.
-pub(crate) fn lines_from(path: &Path, read: &mut u64) -> Vec<String> {
-    let mut text = Vec::new();
-    let Ok(mut file) = File::open(path) else { return Vec::new() };
-    if file.seek(SeekFrom::Start(*read)).is_err() || file.take(OUTPUT).read_to_end(&mut text).is_err() {
-        return Vec::new();
-    }
-    // A line that is longer than one read counts as complete.
-    let full = text.len() as u64 == OUTPUT;
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(if full { text.len() } else { 0 }, |end| end + 1);
-    *read += whole as u64;
-    String::from_utf8_lossy(&text[..whole]).lines().map(str::to_owned).collect()
-}
-
-/// The end of a file, as text.
-pub(crate) fn tail(path: &Path) -> String {
-    String::from_utf8_lossy(&end_of_file(path, OUTPUT).unwrap_or_default()).into_owned()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,6 +272,7 @@ mod tests {
             spec,
             rendezvous,
             node,
+            nodes: spec.nodes,
             machine: node,
             folder: &folder,
             program: Path::new("/p/lab"),
@@ -324,6 +307,14 @@ mod tests {
         let expected = "/x/torchrun --nnodes=2 --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:9 --rdzv-id=job \
                         --rdzv-conf=is_host=false,keep_alive_interval=1 --local-addr=127.0.0.2 --nproc-per-node=2";
         assert!(line.contains(expected), "{line}");
+    }
+
+    #[test]
+    fn gives_an_elastic_job_its_least_number_of_nodes_and_its_virtual_ranks() {
+        let spec = RunSpec { nodes: 3, ranks: 3, min_nodes: Some(1), virtual_ranks: Some(6), ..RunSpec::default() };
+        let rendezvous = Rendezvous { endpoint: "e:9".into(), id: "job".into(), addresses: vec!["a".into(); 3] };
+        let line = words(&spec, Some(&rendezvous), &Launcher::Own);
+        assert!(line.contains(" --nnodes=1:3 ") && line.ends_with(" --seed 0 --virtual-ranks 6"), "{line}");
     }
 
     #[test]
@@ -379,17 +370,5 @@ mod tests {
         let own = "snapshots/machine-3/.x.partial";
         assert_eq!(folder.leftovers(true, &[3]), ["tmp/x", own, "snapshots/.snapshot-12.tmp"]);
         assert_eq!(folder.leftovers(false, &[3]), ["tmp/x"]);
-    }
-
-    #[test]
-    fn reads_each_whole_line_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let (path, mut read) = (dir.path().join("x"), 0);
-        assert_eq!(lines_from(&path, &mut read), Vec::<String>::new());
-        for (text, expected) in [("a\nb", vec!["a"]), ("a\nbc\n", vec!["bc"]), ("a\nbc\nd\né\n", vec!["d", "é"])] {
-            std::fs::write(&path, text).unwrap();
-            assert_eq!(lines_from(&path, &mut read), expected);
-        }
-        assert_eq!(tail(&path), "a\nbc\nd\né\n");
     }
 }

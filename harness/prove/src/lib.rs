@@ -1,7 +1,7 @@
 //! Runs labs, with faults or without, and proves what they promise from the files that they leave.
 //!
-//! - Commands: [`verify`] (the labs' promises, with the runs of [`verify_labs`]), [`inject`] (faults, with [`soak`] and [`soak_nodes`] for
-//!   random ones), [`tour`] (one fault, shown in detail; without a checkout of [`python_lab`]), [`same`] (two files of
+//! - Commands: [`verify`] (the labs' promises, with the runs of [`verify_labs`]), [`inject`] (faults, with [`soak`], [`soak_nodes`] and
+//!   [`soak_elastic`] for random ones), [`tour`] (one fault, shown in detail; without a checkout of [`python_lab`]; [`tour_elastic`]), [`same`] (two files of
 //!   weights).
 //! - What to run: [`scenario`]s with their [`fault`]s, those of the [`library`], read from files by [`scenario_file`].
 //! - One run: the [`job_runner`] starts the agents ([`launch`], [`nodes`]), injects faults when they are due ([`fault_schedule`]), and
@@ -37,11 +37,14 @@ mod scenario_file;
 #[cfg(feature = "whole")]
 mod soak;
 #[cfg(feature = "whole")]
+mod soak_elastic;
+#[cfg(feature = "whole")]
 mod soak_nodes;
 mod suite;
 #[cfg(test)]
 mod testing;
 pub mod tour;
+mod tour_elastic;
 mod trace;
 #[cfg(feature = "whole")]
 pub mod verify;

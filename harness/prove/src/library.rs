@@ -51,6 +51,11 @@ const LIBRARY: &[(&str, &str)] = library![
     "asked-to-save-and-requeued",
     "one-rank-ignores-sigterm",
     "three-nodes-one-comes-late",
+    "lost-for-good",
+    "one-leaves",
+    "one-comes-later",
+    "eight-three-five-eight",
+    "requeued-on-fewer-nodes",
     "slow-network",
     "cut-network-for-a-moment",
     "resnet-killed-in-an-epoch",
@@ -69,9 +74,6 @@ pub(crate) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 /// The file of scenario `name`.
-///
-/// # Errors
-/// There is no such scenario; the error suggests similar names.
 pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
     let found = LIBRARY.iter().find(|(known, _)| *known == name).map(|(_, text)| *text);
     found.ok_or_else(|| {
@@ -86,9 +88,6 @@ pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
 }
 
 /// Scenario `name`.
-///
-/// # Errors
-/// As [`text`].
 pub(crate) fn scenario(name: &str) -> Result<Scenario, Refused> {
     parse(&format!("{name}.toml"), text(name)?)
 }

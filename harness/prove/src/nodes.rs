@@ -2,22 +2,19 @@
 //! every process of the run.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use lockstep_contract::foreign::{self, quotation};
+use lockstep_contract::foreign::quotation;
 use lockstep_contract::{BACKEND, CUBLAS_WORKSPACE, DETERMINISTIC};
-use lockstep_process::{Deaths, Listener, Process, Signal};
+use lockstep_process::{Exit, Job, Listener, Log, Signal, free_port};
 use rustix::process::{getpid, set_child_subreaper};
 
 use crate::fault::{FaultAction, Who};
 use crate::isolation::{Disk, LINK, Network};
-use crate::launch::{AgentCommand, Launcher, Prefix, Rendezvous, RunFolder, lines_from, tail};
+use crate::launch::{AgentCommand, Launcher, Prefix, Rendezvous, RunFolder};
 use crate::processes::{self, MARK};
 use crate::report::history::RunEvents;
 use crate::scenario::{Disks, RunSpec, Scenario};
@@ -37,28 +34,31 @@ pub(crate) struct Nodes<'a> {
     rendezvous: Option<Rendezvous>,
     network: Option<Network>,
     disk: Option<Disk>,
-    agents: Vec<Running>,
-    deaths: Deaths,
+    /// The agents of all starts.
+    agents: Vec<Agent>,
+    job: Job,
+    /// The output of each node.
+    logs: Vec<Log>,
     /// The machine of each node; its number identifies its disk.
     pub(crate) machines: Vec<usize>,
     /// The number of the next new machine.
     fresh: usize,
     /// How often the whole job has been started again.
     requeued: u32,
+    /// How many nodes it may have since then.
+    count: usize,
     ended: bool,
 }
 
 /// An agent of a node.
-struct Running {
+struct Agent {
     node: usize,
     /// How often the whole job had been started again before this agent's start.
     requeued: u32,
-    process: Process,
-    status: Option<ExitStatus>,
-    /// The harness killed it, so its exit status says nothing about the job.
+    /// Its number in the job.
+    number: usize,
+    /// The harness killed it, or asked it to leave a job that goes on, so its exit says nothing about the job.
     killed: bool,
-    /// The number of bytes of the node's output that have been read.
-    read: u64,
 }
 
 impl<'a> Nodes<'a> {
@@ -80,7 +80,8 @@ impl<'a> Nodes<'a> {
         let rendezvous =
             needs_rendezvous(spec).then(|| open_rendezvous(network.as_ref(), spec.nodes, &mark)).transpose()?;
         let (agents, machines, fresh) = (Vec::new(), (0..spec.nodes).collect(), spec.nodes);
-        let (requeued, ended, deaths) = (0, false, Deaths::new()?);
+        let (requeued, ended, job) = (0, false, Job::new()?);
+        let logs = (0..spec.nodes).map(|node| folder.output(node)).collect();
         let mut nodes = Nodes {
             folder,
             launcher,
@@ -91,14 +92,16 @@ impl<'a> Nodes<'a> {
             network,
             disk,
             agents,
-            deaths,
+            job,
+            logs,
             machines,
             fresh,
             requeued,
+            count: spec.nodes,
             ended,
         };
-        let late = spec.late_seconds > 0.0;
-        for node in (0..spec.nodes).filter(|node| !late || node + 1 < spec.nodes) {
+        let late = |node: usize| spec.late_seconds > 0.0 && node + 1 == spec.nodes || scenario.joins_later(node);
+        for node in (0..spec.nodes).filter(|node| !late(*node)) {
             nodes.start_agent(node)?;
         }
         Ok(nodes)
@@ -107,14 +110,10 @@ impl<'a> Nodes<'a> {
     fn start_agent(&mut self, node: usize) -> anyhow::Result<()> {
         let Nodes { launcher, spec, folder, program, rendezvous, .. } = &*self;
         let (rendezvous, machine) = (rendezvous.as_ref(), self.machines[node]);
-        let agent = AgentCommand { launcher, spec, rendezvous, node, machine, folder, program };
+        let agent = AgentCommand { launcher, spec, rendezvous, node, nodes: self.count, machine, folder, program };
         let words = agent.words(&self.prefix(node));
-        let path = self.folder.output(node);
-        let output = File::options().create(true).append(true).open(&path);
-        let output = output.with_context(|| format!("cannot write {}", foreign::path(&path)))?;
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).process_group(0).stdin(Stdio::null());
-        command.stdout(output.try_clone()?).stderr(output);
+        command.args(&words[1..]);
         command.env(MARK, format!("{}:{node}", self.mark)).env("TMPDIR", self.folder.tmp());
         command.env(lockstep_contract::fault::FAULTS, self.folder.faults());
         command.env(lockstep_contract::events::FOLDER, self.folder.events());
@@ -135,13 +134,10 @@ impl<'a> Nodes<'a> {
             // The host's interface does not exist there.
             command.env("GLOO_SOCKET_IFNAME", LINK).env("NCCL_SOCKET_IFNAME", LINK);
         }
-        let process = Process::start(&mut command);
-        let process = process.with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
-        let watched = self.deaths.add(&process, self.agents.len() as u64);
-        let read = self.agents.iter().filter(|agent| agent.node == node).map(|agent| agent.read).max().unwrap_or(0);
-        let requeued = self.requeued;
-        self.agents.push(Running { node, requeued, process, status: None, killed: false, read });
-        watched.context("cannot watch an agent")
+        let number = self.job.start(&mut command, &self.logs[node]);
+        let number = number.with_context(|| format!("cannot start {}", words[0].to_string_lossy()))?;
+        self.agents.push(Agent { node, requeued: self.requeued, number, killed: false });
+        Ok(())
     }
 
     fn prefix(&self, node: usize) -> Prefix {
@@ -152,72 +148,87 @@ impl<'a> Nodes<'a> {
 
     /// Waits until an agent ends, for at most this long.
     pub(crate) fn wait(&mut self, long: Duration) -> anyhow::Result<()> {
-        for agent in self.deaths.wait(Some(Instant::now() + long))? {
-            let agent = &mut self.agents[agent as usize];
-            agent.status = Some(agent.process.child.wait().context("cannot check whether an agent has ended")?);
-        }
+        self.job.wait(Instant::now() + long).context("cannot wait for an agent's end")?;
         Ok(())
     }
 
+    fn runs(&self, agent: &Agent) -> bool {
+        self.job.exit(agent.number).is_none()
+    }
+
+    fn has_succeeded(&self, agent: &Agent) -> bool {
+        self.job.exit(agent.number).is_some_and(Exit::success)
+    }
+
     pub(crate) fn all_ended(&self) -> bool {
-        self.agents.iter().all(|agent| agent.status.is_some())
+        !self.agents.iter().any(|agent| self.runs(agent))
     }
 
     /// The exit codes of the agents that the harness did not kill, the newest of each node.
     pub(crate) fn codes(&self) -> BTreeMap<usize, Option<i32>> {
         let own = self.agents.iter().filter(|agent| !agent.killed && agent.requeued == self.requeued);
-        own.filter_map(|agent| Some((agent.node, agent.status?.code()))).collect()
+        let code = |exit: &Exit| if let Exit::Code(code) = exit { Some(*code) } else { None };
+        own.filter_map(|agent| Some((agent.node, code(self.job.exit(agent.number)?)))).collect()
     }
 
-    /// Returns true if the newest agent of some node has not succeeded.
+    /// Returns true if the newest agent of some node has not succeeded; where nodes may be lost for good, if none has.
     pub(crate) fn failed(&self) -> bool {
+        if self.is_elastic() {
+            return !self.some_succeeded();
+        }
         let newest = self.newest();
-        newest.len() < self.spec.nodes
-            || newest.values().any(|agent| agent.killed || agent.status.is_none_or(|status| !status.success()))
+        newest.len() < self.spec.nodes || newest.values().any(|agent| agent.killed || !self.has_succeeded(agent))
     }
 
-    /// The nodes whose newest agent has ended.
+    /// The nodes whose newest agent has ended, without those that the job may do without.
     pub(crate) fn ended(&self) -> BTreeSet<usize> {
-        self.newest().into_values().filter(|agent| agent.status.is_some()).map(|agent| agent.node).collect()
+        let missing = |agent: &&Agent| !(self.runs(agent) || self.is_elastic() && agent.killed);
+        self.newest().into_values().filter(missing).map(|agent| agent.node).collect()
+    }
+
+    /// Returns true if the job goes on with other members because of this.
+    pub(crate) fn regroups(&self, who: Who, action: &FaultAction) -> bool {
+        let lost = action.ends() && matches!(who, Who::Agent(_) | Who::Node(_));
+        self.is_elastic() && (lost || *action == FaultAction::Join)
+    }
+
+    /// Returns true if the job may go on without some of its nodes.
+    fn is_elastic(&self) -> bool {
+        self.spec.min_nodes.is_some()
     }
 
     /// Returns true if an agent of the current start has succeeded: then the job has.
     pub(crate) fn some_succeeded(&self) -> bool {
-        let now = self.agents.iter().filter(|agent| agent.requeued == self.requeued);
-        now.filter_map(|agent| agent.status).any(|status| status.success())
+        let mut now = self.agents.iter().filter(|agent| agent.requeued == self.requeued);
+        now.any(|agent| self.has_succeeded(agent))
     }
 
     /// The nodes whose agent runs.
     pub(crate) fn running(&self) -> BTreeSet<usize> {
-        self.agents.iter().filter(|agent| agent.status.is_none()).map(|agent| agent.node).collect()
+        self.agents.iter().filter(|agent| self.runs(agent)).map(|agent| agent.node).collect()
     }
 
     /// The newest agent of each node.
-    fn newest(&self) -> BTreeMap<usize, &Running> {
+    fn newest(&self) -> BTreeMap<usize, &Agent> {
         self.agents.iter().map(|agent| (agent.node, agent)).collect()
     }
 
     /// Kills the agents that still run.
     pub(crate) fn end_others(&mut self) {
-        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
+        for agent in self.agents.iter_mut().filter(|agent| self.job.exit(agent.number).is_none()) {
             agent.killed = true;
-            let _ = agent.process.signal(Signal::KILL);
+            let _ = self.job.signal(agent.number, Signal::KILL);
         }
     }
 
     /// Complete lines that were printed since the last call.
     pub(crate) fn new_lines(&mut self) -> Vec<String> {
-        let folder = &self.folder;
-        let mut newest: BTreeMap<usize, &mut Running> = BTreeMap::new();
-        for agent in &mut self.agents {
-            newest.insert(agent.node, agent);
-        }
-        newest.into_values().flat_map(|agent| lines_from(&folder.output(agent.node), &mut agent.read)).collect()
+        self.logs.iter_mut().flat_map(Log::new_lines).collect()
     }
 
     /// The end of each node's output.
     pub(crate) fn output(&self) -> String {
-        (0..self.spec.nodes).map(|node| tail(&self.folder.output(node))).collect()
+        self.logs.iter().map(Log::text).collect()
     }
 
     /// The sockets on which the live agents listen now. Those in a network of the run's own are left out, since they
@@ -226,18 +237,28 @@ impl<'a> Nodes<'a> {
         if self.network.is_some() {
             return BTreeSet::new();
         }
-        let live = self.agents.iter().filter(|agent| agent.status.is_none());
-        live.flat_map(|agent| Listener::of(agent.process.child.id())).collect()
+        let live = self.agents.iter().filter(|agent| self.runs(agent));
+        live.flat_map(|agent| Listener::of(self.pid(agent) as u32)).collect()
     }
 
-    pub(crate) fn inject(&mut self, who: Who, action: &FaultAction) -> Result<(), String> {
+    /// Does this to a target; `listing` has the processes of this moment, once they have been listed.
+    pub(crate) fn inject(
+        &mut self,
+        who: Who,
+        action: &FaultAction,
+        listing: &mut Option<Vec<processes::Process>>,
+    ) -> Result<(), String> {
         match (action, who) {
             (FaultAction::CutNetwork, Who::Node(node)) => self.network()?.cut(node),
             (FaultAction::SlowNetwork(kbit), Who::Node(node)) => self.network()?.throttle(node, *kbit),
             (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.fill(self.agent_of(node)?),
             (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "ro"),
+            (FaultAction::Join, Who::Node(node)) => {
+                let fresh = self.agents.iter().any(|agent| agent.node == node);
+                self.replace(node, fresh)
+            }
             _ => match action.signal() {
-                Some(signal) => self.signal(who, signal),
+                Some(signal) => self.signal(who, signal, listing.get_or_insert_with(processes::listing)),
                 None => Err(format!("{action} cannot be done from outside")),
             },
         }
@@ -249,7 +270,7 @@ impl<'a> Nodes<'a> {
             (FaultAction::SlowNetwork(_), Who::Node(node)) => self.network()?.unthrottle(node),
             (FaultAction::DiskFull, Who::Node(node)) => self.disk()?.free(self.agent_of(node)?),
             (FaultAction::ReadOnly, Who::Node(node)) => self.disk()?.remount(self.agent_of(node)?, "rw"),
-            (FaultAction::Stop, who) => self.signal(who, CONTINUE),
+            (FaultAction::Stop, who) => self.signal(who, CONTINUE, &processes::listing()),
             _ => Ok(()),
         }
     }
@@ -268,12 +289,14 @@ impl<'a> Nodes<'a> {
         self.requeued += 1;
         let order = &self.spec.requeue_order;
         if !order.is_empty() {
-            self.machines = order.iter().map(|node| self.machines[*node]).collect();
+            let others = (0..self.spec.nodes).filter(|node| !order.contains(node));
+            self.machines = order.iter().copied().chain(others).map(|node| self.machines[node]).collect();
+            self.count = order.len();
         }
         let rendezvous =
             needs_rendezvous(self.spec).then(|| open_rendezvous(self.network.as_ref(), self.spec.nodes, &self.mark));
         self.rendezvous = rendezvous.transpose().map_err(|error| format!("{error:#}"))?;
-        (0..self.spec.nodes).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
+        (0..self.count).try_for_each(|node| self.start_agent(node)).map_err(|error| format!("{error:#}"))
     }
 
     fn network(&self) -> Result<&Network, String> {
@@ -284,19 +307,20 @@ impl<'a> Nodes<'a> {
         self.disk.as_ref().ok_or_else(|| "the run has no disk of its own".into())
     }
 
-    fn signal(&mut self, who: Who, signal: i32) -> Result<(), String> {
+    fn signal(&mut self, who: Who, signal: i32, listing: &[processes::Process]) -> Result<(), String> {
         let targets = match who {
-            Who::Rank(rank) => vec![self.worker(rank)?],
+            Who::Rank(rank) => vec![self.worker(rank, listing)?],
             Who::Agent(node) => vec![self.agent_of(node)?],
             Who::Node(node) => {
-                let listing = processes::listing();
-                processes::of_node(&listing, &self.mark, node).iter().map(|process| process.pid).collect()
+                processes::of_node(listing, &self.mark, node).iter().map(|process| process.pid).collect()
             }
         };
-        if signal == KILL
+        let leaves = self.is_elastic() && [TERM, INTERRUPT].contains(&signal);
+        if (signal == KILL || leaves)
             && let Who::Agent(node) | Who::Node(node) = who
         {
-            let killed = self.agents.iter_mut().filter(|agent| agent.node == node && agent.status.is_none());
+            let job = &self.job;
+            let killed = self.agents.iter_mut().filter(|agent| agent.node == node && job.exit(agent.number).is_none());
             killed.for_each(|agent| agent.killed = true);
         }
         if targets.is_empty() {
@@ -308,19 +332,18 @@ impl<'a> Nodes<'a> {
 
     /// The process id of the node's live agent.
     fn agent_of(&self, node: usize) -> Result<i32, String> {
-        let live = self.agents.iter().find(|agent| agent.node == node && agent.status.is_none());
-        live.map(|agent| agent.process.child.id() as i32).ok_or_else(|| format!("the agent of node {node} has ended"))
+        let live = self.agents.iter().find(|agent| agent.node == node && self.runs(agent));
+        live.map(|agent| self.pid(agent)).ok_or_else(|| format!("the agent of node {node} has ended"))
     }
 
     /// The process id of a rank's live worker, as its agent recorded it.
-    fn worker(&self, rank: usize) -> Result<i32, String> {
+    fn worker(&self, rank: usize, listing: &[processes::Process]) -> Result<i32, String> {
         let events = RunEvents::read(&self.folder.events());
         if let Some(why) = events.unreadable.first() {
             return Err(why.clone());
         }
         let newest = events.newest_process(rank);
-        let listing = processes::listing();
-        let marked = processes::of_run(&listing, &self.mark, getpid().as_raw_pid(), &self.holders());
+        let marked = processes::of_run(listing, &self.mark, getpid().as_raw_pid(), &self.holders());
         // Another process may have the id by now.
         let live = newest.filter(|pid| marked.iter().any(|process| process.pid == *pid));
         live.ok_or_else(|| format!("rank {rank} does not run"))
@@ -328,15 +351,23 @@ impl<'a> Nodes<'a> {
 
     /// What is left of the run although its agents have ended, a sentence each.
     pub(crate) fn leaks(&self, listeners: &BTreeSet<Listener>) -> Vec<String> {
-        let processes = processes::leaked(&self.mark, &self.holders());
+        let processes = processes::leaked(&self.mark, &self.ours());
         let open = Listener::all();
         let processes =
             processes.iter().map(|process| format!("process {} runs: {}", process.pid, quotation(&process.command)));
         let ports = listeners.intersection(&open).map(|listener| format!("port {} is listened on", listener.port));
         let finished = self.codes().values().all(|code| *code == Some(0));
-        let machines = if self.spec.disks == Disks::OfNodes { &self.machines[..] } else { &[] };
-        let files = self.folder.leftovers(finished, machines).into_iter().map(|file| format!("temporary file {file}"));
+        let files =
+            self.folder.leftovers(finished, &self.disks()).into_iter().map(|file| format!("temporary file {file}"));
         processes.chain(ports).chain(files).collect()
+    }
+
+    /// The machines whose disks count: not those of nodes that were lost for good.
+    fn disks(&self) -> Vec<usize> {
+        let newest = self.newest();
+        let lost = |node: &usize| newest.get(node).is_some_and(|agent| agent.killed);
+        let of_nodes = self.spec.disks == Disks::OfNodes;
+        (0..self.spec.nodes).filter(|node| of_nodes && !lost(node)).map(|node| self.machines[node]).collect()
     }
 
     /// Processes of the harness itself that belong to no agent.
@@ -344,25 +375,33 @@ impl<'a> Nodes<'a> {
         self.network.as_ref().map_or_else(Vec::new, Network::holders)
     }
 
+    /// The processes for which the harness itself waits.
+    fn ours(&self) -> Vec<i32> {
+        self.agents.iter().map(|agent| self.pid(agent)).chain(self.holders()).collect()
+    }
+
+    fn pid(&self, agent: &Agent) -> i32 {
+        self.job.pid(agent.number).as_raw_pid()
+    }
+
     /// Ends every process that still runs.
     pub(crate) fn end(&mut self) {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let ours: Vec<i32> =
-            self.agents.iter().map(|agent| agent.process.child.id() as i32).chain(self.holders()).collect();
-        for agent in self.agents.iter_mut().filter(|agent| agent.status.is_none()) {
-            agent.status = agent.process.wait_or_kill(Instant::now()).ok();
-            agent.killed = true;
-        }
+        self.end_others();
+        let ours = self.ours();
+        self.job.end(Duration::ZERO);
         processes::end(&self.mark, &ours);
         self.network = None;
     }
 }
 
-/// SIGCONT and SIGKILL, as Linux numbers them on the processors that libtorch supports (signal(7)).
+/// Signals, as Linux numbers them on the processors that libtorch supports (signal(7)).
 const CONTINUE: i32 = 18;
+const TERM: i32 = 15;
 const KILL: i32 = 9;
+const INTERRUPT: i32 = 2;
 
 impl Drop for Nodes<'_> {
     fn drop(&mut self) {
@@ -390,10 +429,7 @@ fn open_rendezvous(network: Option<&Network>, nodes: usize, mark: &str) -> anyho
     let port = match network {
         Some(_) => OWN_PORT,
         // It is free now. If another process takes it meanwhile, the launcher reports it.
-        None => TcpListener::bind("127.0.0.1:0")
-            .and_then(|socket| socket.local_addr())
-            .context("cannot find a free port")?
-            .port(),
+        None => free_port().context("cannot find a free port")?,
     };
     Ok(Rendezvous { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })
 }

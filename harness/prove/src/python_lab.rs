@@ -25,12 +25,8 @@ const COMMAND: &str = "#!/bin/sh\nexec PYTHON \"${0%/*}/python_lab.py\" \"$@\"\n
 
 /// The program, with digits of `given` or as many drawn ones as `sizes` says; `None` if the lab is compiled, or this program is part of a
 /// checkout.
-///
-/// # Errors
-/// [`Refused`] if no Python has PyTorch; a file cannot be read or written.
 pub(crate) fn where_none_is_built(seed: u64, sizes: Sizes, given: Option<&Path>) -> anyhow::Result<Option<StandIn>> {
-    let this = std::env::current_exe().context("cannot find this program's own path")?;
-    if program_beside(launch::LAB).is_ok() || checkout_around(&this).is_some() {
+    if can_have_the_lab()? {
         return Ok(None);
     }
     let no_python = |why| Refused(format!("the tour outside a checkout of the course needs PyTorch: {why}"));
@@ -41,6 +37,15 @@ pub(crate) fn where_none_is_built(seed: u64, sizes: Sizes, given: Option<&Path>)
     write(&program, &python.program, &data, (seed, sizes, given))
         .with_context(|| format!("cannot write the tour's program and digits to {}", folder.path().display()))?;
     Ok(Some(StandIn { program, data, pytorch: python.version, _folder: folder }))
+}
+
+/// Returns true if the lab is compiled, or can be, since this program is part of a checkout.
+///
+/// # Errors
+/// The system does not say where this program is.
+pub(crate) fn can_have_the_lab() -> anyhow::Result<bool> {
+    let this = std::env::current_exe().context("cannot find this program's own path")?;
+    Ok(program_beside(launch::LAB).is_ok() || checkout_around(&this).is_some())
 }
 
 fn write(program: &Path, python: &Path, data: &Path, digits: (u64, Sizes, Option<&Path>)) -> anyhow::Result<()> {

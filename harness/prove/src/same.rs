@@ -20,8 +20,6 @@ pub struct SameOptions {
 }
 
 impl SameOptions {
-    /// # Errors
-    /// [`Refused`] for a file that cannot be read, or that has no values.
     pub fn exec(self) -> anyhow::Result<Code> {
         let (code, line) = compare(&self.first, &self.second)?;
         Screen::new(false).line(format_args!("{line}"));

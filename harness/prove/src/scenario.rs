@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use lockstep_contract::fault;
 use serde::{Deserialize, Serialize};
 
-use crate::fault::{Fault, FaultAction};
+use crate::fault::{Fault, FaultAction, Who};
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -41,6 +41,12 @@ pub(crate) struct RunSpec {
     /// The number of ranks of each node; if empty, all nodes have equally many.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) workers: Vec<usize>,
+    /// The job goes on with the nodes that are left while there are so many, and takes on those that come; if `None`, it needs all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) min_nodes: Option<usize>,
+    /// The lab trains so many virtual ranks, on any number of ranks; the undisturbed run has one rank.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) virtual_ranks: Option<usize>,
     /// The ranks do not share memory, so that they sum as the same ranks on several hosts do.
     #[serde(skip)]
     pub(crate) sockets: bool,
@@ -54,7 +60,8 @@ pub(crate) struct RunSpec {
     /// How often the job is started again, with the same id, after all its agents have ended and it has failed, as a batch
     /// system does.
     pub(crate) requeues: u32,
-    /// Which node takes the first position then, which the second, …; if empty, the order does not change.
+    /// Which node takes the first position then, which the second, …; if empty, the order does not change. With `min_nodes`, nodes that it
+    /// leaves out do not come back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) requeue_order: Vec<usize>,
     /// How much later than the others the agent of the last node starts.
@@ -71,7 +78,7 @@ pub(crate) struct RunSpec {
     pub(crate) loader_processes: usize,
     /// The number of epochs.
     pub(crate) epochs: u64,
-    /// Samples in a batch of one rank.
+    /// Samples in a batch of one rank, or of one virtual rank.
     pub(crate) batch_size: usize,
     /// Samples in the data set.
     pub(crate) samples: u64,
@@ -108,6 +115,9 @@ pub(crate) struct Expect {
     /// Every rank ends with exactly the bits of the undisturbed run; by default if the exit code must be 0.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) same_weights: Option<bool>,
+    /// The numbers of ranks with which the job trained, one after the other.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) world_sizes: Vec<usize>,
     /// The exact number of restarts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) restarts: Option<u64>,
@@ -153,6 +163,12 @@ impl Scenario {
         self.faults.iter().enumerate().filter(|(index, fault)| fault.inside(*index).is_none())
     }
 
+    /// Returns true if the node's first agent starts only when a fault says so.
+    pub(crate) fn joins_later(&self, node: usize) -> bool {
+        let of_node = |fault: &&Fault| matches!(fault.who, Who::Agent(of) | Who::Node(of) if of == node);
+        self.faults.iter().find(of_node).is_some_and(|fault| fault.what.0 == [FaultAction::Join])
+    }
+
     /// Returns true if a fault of this kind exists.
     pub(crate) fn has(&self, kind: impl Fn(&FaultAction) -> bool) -> bool {
         self.faults.iter().flat_map(|fault| &fault.what.0).any(kind)
@@ -166,14 +182,15 @@ impl RunSpec {
     }
 
     /// Returns true if the ranks must not share memory. Sums of three or more ranks have other bits there than over sockets, and
-    /// a run on several nodes is compared with one on a single node.
+    /// a run on several nodes is compared with one on a single node. Virtual ranks have the same bits over all backends.
     pub(crate) fn over_sockets(&self) -> bool {
-        self.sockets || (self.nodes > 1 && self.ranks > 2)
+        self.virtual_ranks.is_none() && (self.sockets || (self.nodes > 1 && self.ranks > 2))
     }
 
     /// The number of steps per epoch of a lab.
     pub(crate) fn steps_per_epoch(&self) -> u64 {
-        self.samples.div_ceil(self.ranks as u64).div_ceil(self.batch_size as u64)
+        let shards = self.virtual_ranks.unwrap_or(self.ranks);
+        self.samples.div_ceil(shards as u64).div_ceil(self.batch_size as u64)
     }
 }
 
@@ -193,6 +210,8 @@ impl Default for RunSpec {
             ranks: 2,
             nodes: 1,
             workers: Vec::new(),
+            min_nodes: None,
+            virtual_ranks: None,
             sockets: false,
             disks: Disks::Shared,
             rdzv_conf: None,
@@ -220,6 +239,7 @@ impl Default for Expect {
         Expect {
             exit_code: 0,
             same_weights: None,
+            world_sizes: Vec::new(),
             restarts: None,
             restarts_at_most: None,
             steps_repeated_at_most: None,
@@ -244,5 +264,7 @@ mod tests {
     fn counts_the_steps_of_an_epoch_as_the_sampler_pads_it() {
         let steps = |samples, ranks| RunSpec { samples, ranks, ..RunSpec::default() }.steps_per_epoch();
         assert_eq!([steps(256, 2), steps(257, 2), steps(256, 4), steps(1, 2)], [8, 9, 4, 1]);
+        let elastic = RunSpec { ranks: 3, virtual_ranks: Some(4), ..RunSpec::default() };
+        assert_eq!(elastic.steps_per_epoch(), steps(256, 4));
     }
 }

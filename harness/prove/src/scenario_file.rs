@@ -14,8 +14,7 @@ use crate::scenario::{Expect, RunSpec, Scenario};
 
 /// Parses the text of the file `file`.
 ///
-/// # Errors
-/// [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
+/// Errors: [`Refused`]: `FILE:LINE:COLUMN: what is wrong`, one line for each flaw.
 pub(crate) fn parse(file: &str, text: &str) -> Result<Scenario, Refused> {
     let scenario: Scenario = toml::from_str(text).map_err(|error| {
         let (line, column) = place(text, error.span().map_or(0, |span| span.start));
@@ -89,8 +88,28 @@ pub(crate) fn flaws(scenario: &Scenario) -> Vec<Flaw> {
     flaws.extend(expect(&scenario.expect, &scenario.run).into_iter().map(at(FilePart::Expect)));
     for (index, one) in scenario.faults.iter().enumerate() {
         flaws.extend(fault(one, &scenario.run).into_iter().map(at(FilePart::Fault(index))));
+        flaws.extend(arrival(scenario, index).map(at(FilePart::Fault(index))));
     }
     flaws
+}
+
+/// What is wrong with a node's arrival, which is fault number `index`.
+fn arrival(scenario: &Scenario, index: usize) -> Option<String> {
+    let Fault { who, what, when, .. } = &scenario.faults[index];
+    if !what.0.contains(&FaultAction::Join) {
+        return None;
+    }
+    let Who::Node(node) = *who else { return Some("\"join\" starts a node: who = { node = 1 }".into()) };
+    if what.0.len() > 1 || when.save.is_some() {
+        return Some("\"join\" stands alone, and comes at a step, after a time or at a line".into());
+    }
+    if scenario.run.min_nodes.is_none() {
+        return Some("\"join\" goes with min-nodes: a job that needs all of its nodes takes on no other".into());
+    }
+    let of_node = |fault: &&Fault| matches!(fault.who, Who::Agent(of) | Who::Node(of) if of == node);
+    let before = scenario.faults[..index].iter().rfind(of_node);
+    let is_there = before.is_some_and(|fault| !fault.what.0.iter().any(FaultAction::ends));
+    is_there.then(|| format!("node {node} is still there: a fault before \"join\" must end it"))
 }
 
 fn lab(run: &RunSpec) -> Option<String> {
@@ -132,6 +151,21 @@ fn run(run: &RunSpec) -> Vec<String> {
     flaws.extend(seconds("stop-timeout-seconds", run.stop_timeout_seconds));
     flaws.extend(order(run));
     flaws.extend(lab(run));
+    flaws.extend(elastic(run));
+    flaws
+}
+
+fn elastic(run: &RunSpec) -> Vec<String> {
+    let mut flaws = Vec::new();
+    if let Some(min) = run.min_nodes.filter(|min| run.nodes < 2 || !(1..=run.nodes).contains(min)) {
+        flaws.push(format!("min-nodes is {min}: it goes with several nodes, and is from 1 to their number"));
+    }
+    if let Some(count) = run.virtual_ranks.filter(|count| *count < run.ranks) {
+        flaws.push(format!("virtual-ranks is {count}: {} ranks need as many or more, one each", run.ranks));
+    }
+    if run.virtual_ranks.is_some() && run.program.is_some() {
+        flaws.push("virtual-ranks is an argument of labs: give it to a program in args".into());
+    }
     flaws
 }
 
@@ -144,12 +178,17 @@ fn workers(run: &RunSpec) -> Option<String> {
 fn order(run: &RunSpec) -> Option<String> {
     let mut sorted = run.requeue_order.clone();
     sorted.sort_unstable();
-    let fine = sorted.is_empty() || sorted.into_iter().eq(0..run.nodes);
+    let some = run.min_nodes.is_some() && sorted.len() < run.nodes;
+    let fine = match some {
+        true => sorted.iter().all(|node| *node < run.nodes) && sorted.windows(2).all(|pair| pair[0] != pair[1]),
+        false => sorted.is_empty() || sorted.into_iter().eq(0..run.nodes),
+    };
     (!fine).then(|| {
         format!(
-            "requeue-order is {:?}: it names each of the nodes 0 to {} once",
+            "requeue-order is {:?}: it names each of the nodes 0 to {} once{}",
             run.requeue_order,
-            run.nodes.saturating_sub(1)
+            run.nodes.saturating_sub(1),
+            if some { ", or only some of them" } else { "" }
         )
     })
 }
@@ -164,6 +203,11 @@ fn expect(expect: &Expect, run: &RunSpec) -> Vec<String> {
     }
     if expect.restarts.is_some() && expect.restarts_at_most.is_some() {
         flaws.push("give restarts or restarts-at-most, not both".into());
+    }
+    if run.min_nodes.is_some() && run.virtual_ranks.is_none() && expect.same_weights() {
+        flaws.push(
+            "with min-nodes the number of ranks may change, and the bits with it: give virtual-ranks, or same-weights = false".into(),
+        );
     }
     if let Some(rank) = expect.root_cause.filter(|rank| *rank >= run.ranks) {
         flaws.push(format!("root-cause is rank {rank}, the run has ranks 0 to {}", run.ranks.saturating_sub(1)));
@@ -252,6 +296,9 @@ fn action_flaw(fault: &Fault, action: &FaultAction) -> Option<String> {
             "\"no-space\" meets a snapshot that is being written: when = { save = \"written\", epoch = 1, step = 4 }"
                 .into(),
         );
+    }
+    if *action == FaultAction::Join {
+        return None; // see `arrival`
     }
     let sendable = action.signal().is_some();
     match (sendable, of_rank, fault.when.point().is_some()) {
@@ -408,6 +455,30 @@ mod tests {
         ] {
             let result = result_of("", &fault);
             assert!(result.contains(expected), "{fault}\n{result}");
+        }
+    }
+
+    #[test]
+    fn rejects_elastic_runs_that_contradict_themselves() {
+        let three = "nodes = 3\nranks = 3\nmin-nodes = 1\nvirtual-ranks = 4";
+        let kill = "who = { node = 2 }\nwhen = { epoch = 0, step = 0 }\nwhat = \"kill\"";
+        let join = "who = { node = 2 }\nwhen = { epoch = 0, step = 1 }\nwhat = \"join\"";
+        for (run, fault, expected) in [
+            (three, format!("{kill}\n[[fault]]\n{join}"), "fine"),
+            (three, join.to_owned(), "fine"),
+            (three, format!("{join}\n[[fault]]\n{join}"), "node 2 is still there"),
+            (three, join.replace("node = 2", "rank = 2"), "\"join\" starts a node"),
+            (three, join.replace("\"join\"", "[\"kill\", \"join\"]"), "stands alone"),
+            ("nodes = 3\nranks = 3", join.to_owned(), "goes with min-nodes"),
+            (&format!("{three}\nrequeues = 1\nrequeue-order = [2, 0]"), kill.to_owned(), "fine"),
+            (&format!("{three}\nrequeue-order = [2, 2]"), kill.to_owned(), "or only some of them"),
+            (&three.replace("min-nodes = 1", "min-nodes = 4"), kill.to_owned(), "is from 1 to their number"),
+            (&three.replace("virtual-ranks = 4", "virtual-ranks = 2"), kill.to_owned(), "3 ranks need as many"),
+            (&three.replace("virtual-ranks = 4", ""), kill.to_owned(), "give virtual-ranks, or same-weights"),
+            (&format!("{three}\nprogram = \"x\""), kill.to_owned(), "is an argument of labs"),
+        ] {
+            let result = result_of(run, &fault);
+            assert!(result.contains(expected), "{run}\n{fault}\n{result}");
         }
     }
 

@@ -12,10 +12,11 @@ use rand_mt::Mt64;
 
 use crate::fault::{Fault, FaultAction, When, Who};
 use crate::scenario::{Expect, RunSpec, Scenario};
+use crate::soak_elastic;
 use crate::soak_nodes::{self, Dice, aimed, by_clock, fault, milliseconds};
 
 /// Steps from one snapshot to the next.
-const SAVE_EVERY: u64 = 3;
+pub(crate) const SAVE_EVERY: u64 = 3;
 
 /// A series of random scenarios.
 #[derive(Clone, Copy, Debug)]
@@ -25,16 +26,21 @@ pub(crate) struct RandomSeries {
     pub(crate) nodes: usize,
     /// Signals that stop the job, in place of faults; on one node.
     pub(crate) stops: bool,
+    /// The number of ranks changes; on several nodes.
+    pub(crate) elastic: bool,
 }
 
 /// Scenario `index` of the series.
 pub(crate) fn draw(series: RandomSeries, index: u64) -> Scenario {
-    let RandomSeries { seed, ranks, nodes, stops } = series;
+    let RandomSeries { seed, ranks, nodes, stops, elastic } = series;
     // An odd factor spreads neighbours over the whole range (Knuth, TAOCP 6.4: the golden ratio times 2^64).
     let mut dice = Dice(Mt64::new(seed ^ index.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15)));
     let replay = replay(series, index);
     if stops {
         return draw_stops(&mut dice, seed, index, ranks, &replay);
+    }
+    if elastic {
+        return soak_elastic::draw(&mut dice, seed, index, nodes, &replay);
     }
     if nodes > 1 {
         return soak_nodes::draw(&mut dice, seed, index, ranks, nodes, &replay);
@@ -66,10 +72,14 @@ pub(crate) fn draw(series: RandomSeries, index: u64) -> Scenario {
 }
 
 /// The arguments that repeat only this scenario.
-pub(crate) fn replay(RandomSeries { seed, ranks, nodes, stops }: RandomSeries, index: u64) -> String {
+pub(crate) fn replay(RandomSeries { seed, ranks, nodes, stops, elastic }: RandomSeries, index: u64) -> String {
+    let place = format!("--soak 1 --seed {seed} --skip {index}");
+    if elastic {
+        return format!("{place} --elastic --nodes {nodes}");
+    }
     let nodes = if nodes > 1 { format!(" --nodes {nodes}") } else { String::new() };
     let stops = if stops { " --stops" } else { "" };
-    format!("--soak 1 --seed {seed} --skip {index} --ranks {ranks}{nodes}{stops}")
+    format!("{place} --ranks {ranks}{nodes}{stops}")
 }
 
 /// The number of faults of each kind, the most frequent first.
@@ -113,7 +123,7 @@ fn spec(ranks: usize, steps: u64) -> RunSpec {
 }
 
 /// A fault at step `from` of the job or later, counted over all epochs, and its step.
-fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
+pub(crate) fn one(dice: &mut Dice, run: &RunSpec, from: u64) -> (Fault, u64) {
     let (steps, last) = (run.steps_per_epoch(), run.epochs * run.steps_per_epoch() - 1);
     let saves: Vec<u64> = (from..=last).filter(|step| is_saved_after(*step, steps)).collect();
     if !saves.is_empty() && dice.below(3) == 0 {
@@ -221,7 +231,7 @@ mod tests {
     use crate::scenario_file::parse;
 
     fn faults(seed: u64, ranks: usize) -> RandomSeries {
-        RandomSeries { seed, ranks, nodes: 1, stops: false }
+        RandomSeries { seed, ranks, nodes: 1, stops: false, elastic: false }
     }
 
     #[test]
@@ -277,7 +287,7 @@ mod tests {
         }
     }
 
-    const STOPS: RandomSeries = RandomSeries { seed: 5, ranks: 2, nodes: 1, stops: true };
+    const STOPS: RandomSeries = RandomSeries { seed: 5, ranks: 2, nodes: 1, stops: true, elastic: false };
 
     #[test]
     fn draws_all_signals_to_launchers_and_to_all_processes() {

@@ -197,7 +197,7 @@ fn healed(fault: Fault, seconds: f64) -> Fault {
 }
 
 /// The nodes, shuffled (Fisher and Yates).
-fn order(dice: &mut Dice, nodes: usize) -> Vec<usize> {
+pub(crate) fn order(dice: &mut Dice, nodes: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..nodes).collect();
     (1..nodes).rev().for_each(|place| order.swap(place, dice.below(place as u64 + 1) as usize));
     order
@@ -239,7 +239,7 @@ mod tests {
     use crate::soak::RandomSeries;
 
     fn draw(seed: u64, index: u64, ranks: usize, nodes: usize) -> Scenario {
-        crate::soak::draw(RandomSeries { seed, ranks, nodes, stops: false }, index)
+        crate::soak::draw(RandomSeries { seed, ranks, nodes, stops: false, elastic: false }, index)
     }
 
     #[test]

@@ -16,7 +16,7 @@ use tempfile::TempDir;
 
 use crate::checkout::program_beside;
 use crate::exit::{Code, Interrupted, Refused};
-use crate::expectations::{self, Reference};
+use crate::expectations::{self, Reference, in_turn};
 use crate::job_runner::{JobRunner, Observed};
 use crate::launch::{LAB, Launcher};
 use crate::nodes::NoRun;
@@ -60,9 +60,6 @@ enum Root {
 
 impl SuiteRunner {
     /// With files under `keep`, which must be new or empty, or in a private folder.
-    ///
-    /// # Errors
-    /// The folder cannot be created, or is not empty.
     pub(crate) fn open(runner: JobRunner, keep: Option<&Path>) -> anyhow::Result<Self> {
         Ok(SuiteRunner { runner, root: Root::open(keep)?, undisturbed: Vec::new(), count: 0 })
     }
@@ -74,8 +71,7 @@ impl SuiteRunner {
 
     /// Runs one scenario and checks it.
     ///
-    /// # Errors
-    /// A signal arrived or the machine failed; a scenario that fails is not an error.
+    /// Errors: a signal arrived or the machine failed; a scenario that fails is not an error.
     pub(crate) fn run(&mut self, scenario: Scenario) -> anyhow::Result<ScenarioOutcome> {
         let undisturbed = match scenario.expect.same_weights() {
             true => Some(self.undisturbed(&scenario.run)?),
@@ -90,9 +86,6 @@ impl SuiteRunner {
     }
 
     /// The same under another launcher, and checked by `check`.
-    ///
-    /// # Errors
-    /// As [`SuiteRunner::run`].
     pub(crate) fn run_with(
         &mut self,
         launcher: &Launcher,
@@ -123,9 +116,6 @@ impl SuiteRunner {
     }
 
     /// The undisturbed run of the same job; one serves all scenarios that differ only in their faults.
-    ///
-    /// # Errors
-    /// As [`SuiteRunner::run`].
     pub(crate) fn undisturbed(&mut self, spec: &RunSpec) -> anyhow::Result<Rc<Undisturbed>> {
         let run = undisturbed(spec);
         if let Some((_, known)) = self.undisturbed.iter().find(|(known, _)| *known == run) {
@@ -158,8 +148,6 @@ impl SuiteRunner {
         Ok(None)
     }
 
-    /// # Errors
-    /// [`Interrupted`] when a signal arrived that no run has handled.
     pub(crate) fn check_signals(&self) -> Result<(), Interrupted> {
         self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
     }
@@ -193,7 +181,10 @@ fn weights_of(ScenarioOutcome { seen, findings, folder, .. }: &ScenarioOutcome) 
 /// The same run without settings that differ from scenario to scenario and do not affect the result.
 fn undisturbed(spec: &RunSpec) -> RunSpec {
     let plain = RunSpec::default();
+    let on_one_rank = spec.virtual_ranks.is_some();
     RunSpec {
+        ranks: if on_one_rank { 1 } else { spec.ranks },
+        min_nodes: None,
         max_restarts: plain.max_restarts,
         keep: plain.keep,
         nodes: plain.nodes,
@@ -272,6 +263,9 @@ pub(crate) fn figures(one: &ScenarioOutcome) -> String {
         parts.push(format!("{} again", counted(restarts.steps_repeated as usize, "step")));
     }
     parts.extend(restarts.slowest().map(|seconds| format!("back after {seconds:.2} s")));
+    if seen.world_sizes.len() > 1 {
+        parts.push(format!("{} ranks", in_turn(&seen.world_sizes)));
+    }
     parts.join(", ")
 }
 
@@ -297,9 +291,6 @@ impl SeriesOptions {
 }
 
 /// Settings of all runs.
-///
-/// # Errors
-/// The lab is needed but not built.
 pub(crate) fn job_runner(
     launcher: Option<PathBuf>,
     timeout: Option<Duration>,
@@ -318,9 +309,6 @@ pub(crate) fn job_runner(
 
 /// Writes the report, prints where the runs' files are, and returns the exit code. A signal that arrived after the runs is
 /// handled here.
-///
-/// # Errors
-/// A report cannot be written.
 pub(crate) fn finish(screen: &Screen, suite: SuiteRunner, report: &Report, targets: &[Target]) -> anyhow::Result<Code> {
     targets.iter().try_for_each(|target| report.write(target))?;
     suite.check_signals()?;
@@ -377,6 +365,10 @@ mod tests {
         ] {
             assert_ne!(undisturbed(&other), undisturbed(&RunSpec::default()));
         }
+        let elastic =
+            |ranks, nodes| RunSpec { ranks, nodes, min_nodes: Some(1), virtual_ranks: Some(4), ..RunSpec::default() };
+        assert_eq!(undisturbed(&elastic(4, 2)), undisturbed(&elastic(3, 3)));
+        assert_eq!(undisturbed(&elastic(4, 2)).ranks, 1);
         let four = |nodes| RunSpec { ranks: 4, nodes, ..RunSpec::default() };
         assert_eq!(undisturbed(&four(2)), undisturbed(&four(4)));
         assert_ne!(undisturbed(&four(2)), undisturbed(&four(1)), "the sums of four ranks in memory have other bits");

@@ -1,7 +1,8 @@
 //! `lockstep tour`: trains live, kills a rank in the middle, and shows that the result is the same to the bit.
 //!
 //! It is one scenario of the library with more training, shown in detail: what happened, what was learned, and what the files prove. Without
-//! a checkout, where the lab cannot be compiled, the lab's Python program takes its place: [`python_lab`](super::python_lab).
+//! a checkout, where the lab cannot be compiled, the lab's Python program takes its place: [`python_lab`](super::python_lab). With
+//! `--elastic` the number of ranks changes instead: [`tour_elastic`](super::tour_elastic).
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -26,47 +27,52 @@ use crate::report::{
 };
 use crate::scenario::{RunSpec, Scenario};
 use crate::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner};
+use crate::tour_elastic;
 
 /// The scenario that it runs.
 const SCENARIO: &str = "kill-one-worker";
 /// Samples in a batch of one rank.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 /// The default name of the page.
 const PAGE: &str = "lockstep-tour.html";
+const RANKS: usize = 2;
 
 /// Train MNIST on several ranks, kill one of them, and show that the result is the same to the bit
 #[derive(Args)]
 pub struct TourOptions {
-    /// Ranks
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(2..=64))]
-    nprocs: u16,
+    /// Ranks [default: 2; with --elastic 4, each on a node of its own]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(2..=64))]
+    pub(crate) nprocs: Option<u16>,
+    /// Change the number of ranks instead: lose a node for good, go on with the others, and take on another
+    #[arg(long)]
+    elastic: bool,
     /// Number of epochs
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    epochs: u64,
+    pub(crate) epochs: u64,
     /// Digits to draw for training; a quarter as many are drawn for the test
     #[arg(long, default_value_t = 4096, value_parser = clap::value_parser!(u64).range(8..=1_000_000))]
     samples: u64,
     /// Seed of drawn digits, order and initial weights
     #[arg(long, default_value_t = 0)]
-    seed: u64,
+    pub(crate) seed: u64,
     /// A folder with MNIST's four files; without one, digits are drawn
     #[arg(long, value_name = "DIR", conflicts_with = "samples")]
-    data: Option<PathBuf>,
+    pub(crate) data: Option<PathBuf>,
     /// Keep event files, snapshots and weights in this folder, which must be new or empty
     #[arg(long, value_name = "DIR", value_parser = lockstep_paths::parse_folder)]
-    keep: Option<PathBuf>,
+    pub(crate) keep: Option<PathBuf>,
     /// Time limit of one run in seconds
     #[arg(long, default_value_t = 600, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..))]
-    timeout: u64,
+    pub(crate) timeout: u64,
     /// Where to write the page with the picture of both runs
     #[arg(long, value_name = "FILE", value_parser = lockstep_paths::parse_file)]
     html: Option<PathBuf>,
     /// Print the report as JSON on stdout, and everything else on stderr
     #[arg(long)]
-    json: bool,
+    pub(crate) json: bool,
     /// Another launcher with torchrun's flags, in place of `lockstep run`
     #[arg(long, value_name = "PROGRAM")]
-    launcher: Option<PathBuf>,
+    pub(crate) launcher: Option<PathBuf>,
 }
 
 /// A program in the place of the lab.
@@ -83,6 +89,9 @@ pub(crate) struct StandIn {
 
 impl TourOptions {
     pub fn exec(self) -> anyhow::Result<Code> {
+        if self.elastic {
+            return tour_elastic::exec(&self);
+        }
         let (begin, started) = (Instant::now(), SystemTime::now());
         let targets = self.targets()?;
         let sizes = self.sizes()?;
@@ -118,8 +127,12 @@ impl TourOptions {
         Ok(code)
     }
 
+    fn ranks(&self) -> usize {
+        self.nprocs.map_or(RANKS, usize::from)
+    }
+
     /// The page, and JSON if requested.
-    fn targets(&self) -> anyhow::Result<Vec<Target>> {
+    pub(crate) fn targets(&self) -> anyhow::Result<Vec<Target>> {
         let page = self.page().to_string_lossy().into_owned();
         let names = std::iter::once(page).chain(self.json.then(|| "-".to_owned()));
         let target =
@@ -128,7 +141,7 @@ impl TourOptions {
     }
 
     /// The number of digits.
-    fn sizes(&self) -> anyhow::Result<Sizes> {
+    pub(crate) fn sizes(&self) -> anyhow::Result<Sizes> {
         let Some(folder) = &self.data else { return Ok(Sizes::drawn(self.samples)) };
         Ok(Sizes::of_folder(folder).map_err(|error| Refused(format!("cannot use --data: {error:#}")))?)
     }
@@ -137,7 +150,7 @@ impl TourOptions {
     fn scenario(&self, sizes: Sizes, data: Option<PathBuf>) -> anyhow::Result<Scenario> {
         let mut scenario = library::scenario(SCENARIO)?;
         let mut run = RunSpec {
-            ranks: usize::from(self.nprocs),
+            ranks: self.ranks(),
             epochs: self.epochs,
             batch_size: BATCH,
             samples: sizes.train,
@@ -165,14 +178,14 @@ impl TourOptions {
     fn introduce(&self, screen: &Screen, Sizes { train, test }: Sizes, in_python: Option<&StandIn>) {
         let (train, test) = (grouped(train), grouped(test));
         let drawn = if self.data.is_some() { "" } else { "drawn " };
-        let ranks = counted(usize::from(self.nprocs), "rank");
+        let ranks = counted(self.ranks(), "rank");
         let program = in_python.map_or(String::new(), |lab| format!(", with PyTorch {}", lab.pytorch));
         screen.line(format!("Lockstep tour: {ranks} learn {train} {drawn}digits, {test} more held out{program}"));
         screen.line("Twice from one seed; the second time a rank is killed. The result must be the same, to the bit.");
     }
 
     /// Next to the build's other products if there is a build, so that git ignores it.
-    fn page(&self) -> PathBuf {
+    pub(crate) fn page(&self) -> PathBuf {
         let built = || {
             let this = std::env::current_exe().ok()?;
             let target = this.parent()?.parent()?;
@@ -258,7 +271,7 @@ impl Shown {
     }
 }
 
-fn cells(epoch: Option<&Epoch>) -> [String; 2] {
+pub(crate) fn cells(epoch: Option<&Epoch>) -> [String; 2] {
     let dash = || "–".to_owned();
     let accuracy = |epoch: &Epoch| epoch.accuracy.map(|accuracy| format!("{:.2} %", accuracy * 100.0));
     [epoch.map_or_else(dash, |epoch| format!("{:.4}", epoch.loss)), epoch.and_then(accuracy).unwrap_or_else(dash)]
@@ -333,7 +346,7 @@ fn last_step(attempt: &Attempt<'_>, t: f64) -> String {
 }
 
 /// Only rank 0 counts: all ranks resume from one snapshot.
-fn resume(attempt: &Attempt<'_>) -> Option<(f64, String)> {
+pub(crate) fn resume(attempt: &Attempt<'_>) -> Option<(f64, String)> {
     attempt.records.iter().filter(|_| attempt.rank == 0).find_map(|(t, event)| match event {
         Event::Resume { epoch, step, .. } => {
             Some((*t, format!("training continues at step {step} of epoch {epoch}, from the newest snapshot")))

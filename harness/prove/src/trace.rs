@@ -52,8 +52,7 @@ pub(crate) struct Eval {
 impl Trace {
     /// Puts the event files of a run in order.
     ///
-    /// # Errors
-    /// The first flaw, as a sentence.
+    /// Errors: the first flaw, as a sentence.
     pub(crate) fn of(evidence: &Evidence) -> Result<Self, String> {
         let (plan, logs) = (&evidence.plan, evidence.logs.as_ref().map_err(String::clone)?);
         if let Some(foreign) = logs.keys().find(|&&rank| rank >= plan.ranks) {

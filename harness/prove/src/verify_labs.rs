@@ -20,9 +20,6 @@ pub(crate) struct VerifiedLab {
 
 impl VerifiedLab {
     /// The labs of these names; without names, all labs that promise something.
-    ///
-    /// # Errors
-    /// [`Refused`] for an unknown name, and for a lab that promises nothing; an invalid `lab.toml`.
     pub(crate) fn find_all(names: &[String]) -> anyhow::Result<Vec<Self>> {
         let mut labs: Vec<Lab> = LABS.to_vec();
         if !names.is_empty() {

@@ -7,14 +7,15 @@
 //! | `schema`, `version` | `lockstep-report`, and [`VERSION`] |
 //! | `title`, `command` | what was done, and the command line |
 //! | `started`, `seconds` | RFC 3339 in UTC, and how long it took |
-//! | `verdict` | of all: `passed`, `FAILED` or `not verified here` |
-//! | `counts` | the number of cases with each verdict: `passed`, `failed`, `not_verified` |
+//! | `verdict` | of all: `passed`, `FAILED`, `not verified here` or `open` |
+//! | `counts` | the number of cases with each verdict: `passed`, `failed`, `not_verified`, `open` |
 //! | `machine` | `host`, `kernel`, `architecture`, `cores`, `processor`, `memory` (bytes), `gpus` |
 //! | `not_verified` | what this machine could not run, with the reasons |
+//! | `tables` | of all cases together, each: `title`, `headings`, `rows` |
 //! | `cases` | each: `name`, `shows`, `verdict`, `seconds`, `seed`, `replay`, `findings` (`claim`, `verdict`, `evidence`), `tables` (`title`, `headings`, `rows`), `timeline`, `log` |
 //! | `cases[].timeline` | as [`Timeline`]; times are seconds since its `began`, which is seconds since the Unix epoch |
 //!
-//! JUnit: a suite for each case and a test for each claim. Claims that could not be verified are skipped tests, with the reason. Source: the schema that Jenkins reads, as
+//! JUnit: a suite for each case and a test for each claim. Claims that could not be verified, and tasks that are open, are skipped tests, with the reason. Source: the schema that Jenkins reads, as
 //! `quick-junit` writes it.
 
 use chrono::{DateTime, Utc};
@@ -72,6 +73,7 @@ struct Root<'a> {
     counts: Counts,
     machine: &'a HostInfo,
     not_verified: &'a [String],
+    tables: &'a [Table],
     cases: Vec<One<'a>>,
 }
 
@@ -80,6 +82,7 @@ struct Counts {
     passed: usize,
     failed: usize,
     not_verified: usize,
+    open: usize,
 }
 
 #[derive(Serialize)]
@@ -111,9 +114,11 @@ pub fn json(report: &Report) -> serde_json::Result<String> {
             passed: count(Verdict::Passed),
             failed: count(Verdict::Failed),
             not_verified: count(Verdict::NotVerified),
+            open: count(Verdict::Open),
         },
         machine: &report.machine,
         not_verified: &report.not_verified,
+        tables: &report.tables,
         cases: report.cases.iter().map(one).collect(),
     };
     Ok(serde_json::to_string_pretty(&root)? + "\n")
@@ -171,7 +176,7 @@ fn test(case: &ReportCase, finding: &Finding) -> TestCase {
     let mut status = match finding.verdict {
         Verdict::Passed => TestCaseStatus::success(),
         Verdict::Failed => TestCaseStatus::non_success(NonSuccessKind::Failure),
-        Verdict::NotVerified => return skipped(&case.name, &finding.claim, &finding.evidence),
+        Verdict::NotVerified | Verdict::Open => return skipped(&case.name, &finding.claim, &finding.evidence),
     };
     status.set_message(plain(&finding.evidence));
     if finding.verdict == Verdict::Failed {

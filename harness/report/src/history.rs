@@ -55,6 +55,29 @@ impl RunEvents {
         newest.map(|(_, pid)| pid as i32)
     }
 
+    /// The numbers of ranks with which the job made steps, one after the other, as rank 0 recorded them.
+    pub fn world_sizes(&self) -> Vec<usize> {
+        let (mut sizes, mut current) = (Vec::new(), None);
+        for record in self.ranks.get(&0).into_iter().flat_map(|log| &log.records) {
+            match record.event {
+                Event::Start { world_size, .. } => current = Some(world_size),
+                Event::Step { .. } => sizes.extend(current.take()),
+                _ => {}
+            }
+        }
+        sizes.dedup();
+        sizes
+    }
+
+    /// The number of ranks that were started last, as rank 0 recorded it.
+    pub fn last_world_size(&self) -> Option<usize> {
+        let mut records = self.ranks.get(&0)?.records.iter().rev();
+        records.find_map(|record| match record.event {
+            Event::Start { world_size, .. } => Some(world_size),
+            _ => None,
+        })
+    }
+
     /// The furthest step that any rank recorded: (epoch, step in it).
     pub fn last_step(&self) -> Option<(u64, u64)> {
         self.records().filter_map(|record| step(&record.event)).max()
@@ -285,8 +308,11 @@ fn following(last: Option<Generation>, round: u64) -> Generation {
 fn written_by<'a>(rank: usize, log: &'a EventLog, notes: &mut Vec<String>) -> Vec<Attempt<'a>> {
     let times = forward(log.records.iter().map(|record| record.t), &format!("rank {rank}"), notes);
     let mut attempts: Vec<(u32, Attempt<'a>)> = vec![];
-    for (t, record) in times.into_iter().zip(&log.records) {
-        let is_start = matches!(record.event, Event::Start { .. });
+    for (at, (t, record)) in times.into_iter().zip(&log.records).enumerate() {
+        let starts = |record: &Record| matches!(record.event, Event::Start { .. });
+        // A process joins its group just before it starts.
+        let joins = matches!(record.event, Event::Group { .. }) && log.records.get(at + 1).is_some_and(starts);
+        let is_start = starts(record) || joins;
         let same = attempts.last().is_some_and(|(restart, attempt)| {
             *restart == record.restart && !(is_start && (attempt.pid.is_some() || attempt.ended.is_some()))
         });
@@ -357,12 +383,34 @@ fn forward(times: impl Iterator<Item = f64>, whose: &str, notes: &mut Vec<String
 
 #[cfg(test)]
 mod tests {
-    use crate::testing::{FakeRun, start, started};
+    use super::{Event, History};
+    use crate::testing::{FakeRun, NOON, start, started, step_of};
 
     #[test]
     fn knows_the_newest_process_of_a_rank_by_its_agent_or_by_itself() {
         let run = FakeRun::default().agent("a", 0.0, started(0, 1, 41)).agent("a", 9.0, started(1, 1, 42));
         let run = run.rank(1, 0, 1.0, start(2, 41)).rank(0, 0, 1.0, start(2, 40));
         assert_eq!([0, 1, 2].map(|rank| run.0.newest_process(rank)), [Some(40), Some(42), None]);
+    }
+
+    #[test]
+    fn counts_a_process_from_the_group_that_it_joins_on() {
+        let group = || Event::Group { world_size: 2, backend: "gloo".into(), reason: None };
+        let run =
+            FakeRun::default().rank(1, 0, 1.0, group()).rank(1, 0, 1.1, start(2, 41)).rank(1, 0, 2.0, step_of(0, 0));
+        let run = run.rank(1, 0, 8.0, group()).rank(1, 0, 8.1, start(2, 42)).rank(1, 0, 9.0, step_of(0, 0));
+        let history = History::of(&run.0);
+        let times: Vec<_> =
+            history.attempts.iter().map(|attempt| [attempt.first(), attempt.last()].map(|t| t - NOON)).collect();
+        assert_eq!(times, [[1.0, 2.0], [8.0, 9.0]]);
+    }
+
+    #[test]
+    fn counts_the_ranks_that_made_steps_and_those_of_the_last_start() {
+        let run = FakeRun::default().rank(0, 0, 1.0, start(8, 1)).rank(0, 0, 2.0, step_of(0, 0));
+        let run = run.rank(0, 1, 3.0, start(6, 2)).rank(0, 1, 4.0, start(3, 3)).rank(0, 1, 5.0, step_of(0, 1));
+        let run = run.rank(0, 2, 6.0, start(3, 4)).rank(0, 2, 7.0, step_of(0, 2)).rank(0, 3, 8.0, start(5, 5));
+        assert_eq!((run.0.world_sizes(), run.0.last_world_size()), (vec![8, 3], Some(5)));
+        assert_eq!(FakeRun::default().0.last_world_size(), None);
     }
 }

@@ -8,6 +8,7 @@ use crate::model::{Finding, HostInfo, Report, ReportCase, Table, Verdict};
 use crate::picture;
 use crate::recovery::Recovery;
 use crate::screen::{costs, failures, summary};
+use crate::table::MOST_COLUMNS;
 
 const STYLE: &str = include_str!("style.css");
 
@@ -19,6 +20,7 @@ pub fn render(report: &Report) -> String {
             (picture::patterns())
             main {
                 (head(report))
+                @for table in &report.tables { section { (numbers(table)) } }
                 @if report.cases.len() > 1 { (overview(&report.cases)) }
                 @if !report.not_verified.is_empty() { (not_verified(&report.not_verified)) }
                 @for (index, case) in report.cases.iter().enumerate() { (details(index, case)) }
@@ -84,30 +86,39 @@ pub fn fact(name: &str, value: &str) -> Markup {
     html! { div { dt { (name) } dd { (plain(value)) } } }
 }
 
-/// Word, sign and colour, never only one of them.
-fn badge(verdict: Verdict) -> Markup {
-    let class = match verdict {
+fn class(verdict: Verdict) -> &'static str {
+    match verdict {
         Verdict::Passed => "passed",
         Verdict::Failed => "failed",
         Verdict::NotVerified => "not-verified",
-    };
-    html! { span.badge.(class) { span aria-hidden="true" { (verdict.symbol()) } " " (verdict) } }
+        Verdict::Open => "open",
+    }
+}
+
+/// Word, sign and colour, never only one of them.
+fn badge(verdict: Verdict) -> Markup {
+    html! { span.badge.(class(verdict)) { span aria-hidden="true" { (verdict.symbol()) } " " (verdict) } }
 }
 
 fn overview(cases: &[ReportCase]) -> Markup {
+    let ran = cases.iter().any(|case| case.timeline.is_some());
     html! {
         section {
             h2 { "All cases" }
             div.scroll tabindex="0" role="region" aria-label="All cases" {
                 table.cases {
-                    thead { tr { th { "Verdict" } th { "Case" } th { "What it shows" } th.number { "Failures" } th.number { "Time" } } }
+                    thead { tr {
+                        th scope="col" { "Verdict" } th scope="col" { "Case" } th scope="col" { "What it shows" }
+                        @if ran { th.number scope="col" { "Failures" } }
+                        th.number scope="col" { "Time" }
+                    } }
                     tbody {
                         @for (index, case) in cases.iter().enumerate() {
                             tr {
                                 td { (badge(case.verdict())) }
                                 td { a href={ "#case-" (index) } { (plain(&case.name)) } }
                                 td { (plain(&case.shows)) }
-                                td.number { (failures(case)) }
+                                @if ran { td.number.failures { (failures(case)) } }
                                 td.number { (seconds(case.took.as_secs_f64())) }
                             }
                         }
@@ -179,7 +190,7 @@ fn cost(recoveries: &[Recovery]) -> Markup {
         h3 { "What each failure cost" }
         div.scroll tabindex="0" role="region" aria-label="What each failure cost" {
             table {
-                thead { tr { @for (column, heading) in headings.iter().enumerate() { th.number[column != 1] { (heading) } } } }
+                thead { tr { @for (column, heading) in headings.iter().enumerate() { th.number[column != 1] scope="col" { (heading) } } } }
                 tbody { @for row in &rows { tr { @for (column, cell) in row.iter().enumerate() { td.number[column != 1] { (cell) } } } } }
             }
         }
@@ -187,17 +198,30 @@ fn cost(recoveries: &[Recovery]) -> Markup {
     }
 }
 
-/// A table of numbers with its title.
+/// A table of numbers or signs with its title. Columns of words are aligned to the left. Many headings stand upright.
 pub fn numbers(table: &Table) -> Markup {
+    let cells = |column: usize| table.rows.iter().filter_map(move |row| row.get(column));
+    // The first column names its row.
+    let names = |cell: &String| cell.contains(char::is_alphabetic);
+    let words = |column| cells(column).any(|cell| cell.starts_with(char::is_alphabetic) || column == 0 && names(cell));
+    let is_number: Vec<bool> = (0..table.headings.len()).map(|column| !words(column)).collect();
     html! {
         h3 { (plain(&table.title)) }
         div.scroll tabindex="0" role="region" aria-label=(plain(&table.title)) {
-            table {
-                thead { tr { @for heading in &table.headings { th.number { (plain(heading)) } } } }
-                tbody { @for row in &table.rows { tr { @for cell in row { td.number { (plain(cell)) } } } } }
+            table.many[table.headings.len() > MOST_COLUMNS] {
+                thead { tr { @for (heading, number) in table.headings.iter().zip(&is_number) { th.number[*number] scope="col" { span { (plain(heading)) } } } } }
+                tbody { @for row in &table.rows { tr { @for (cell, number) in row.iter().zip(&is_number) { td.number[*number] { (sign(cell)) } } } } }
             }
         }
     }
+}
+
+/// A cell's text; that of a verdict's sign has its colour, and its word for those who cannot see it.
+fn sign(cell: &str) -> Markup {
+    let verdict = Verdict::ALL.into_iter().find(|verdict| cell.starts_with(verdict.symbol()));
+    let Some(verdict) = verdict else { return html! { (plain(cell)) } };
+    let rest = &cell[verdict.symbol().len()..];
+    html! { span.sign.(class(verdict)) role="img" aria-label={ (verdict) (plain(rest)) } { (verdict.symbol()) } (plain(rest)) }
 }
 
 #[cfg(test)]

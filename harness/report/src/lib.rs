@@ -29,4 +29,4 @@ pub use model::{Finding, HostInfo, Report, ReportCase, Table, Unproven, Verdict,
 pub use screen::{Screen, Stdout, TextStyle, counts};
 pub use table::{draw as picture, findings as findings_table};
 pub use timeline::Timeline;
-pub use write::{Form, Format, Target, save};
+pub use write::{Form, Target, save};

@@ -23,6 +23,8 @@ pub struct Report {
     pub machine: HostInfo,
     /// What this machine could not run at all, each with its reason. Gaps are never silent.
     pub not_verified: Vec<String>,
+    /// Tables of all cases together.
+    pub tables: Vec<Table>,
     /// In the order in which they ran.
     pub cases: Vec<ReportCase>,
 }
@@ -50,7 +52,7 @@ pub struct ReportCase {
     pub log: Vec<String>,
 }
 
-/// A table of numbers.
+/// A table of numbers, or of verdicts' signs ([`Verdict::symbol`]), which words may follow.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Table {
     /// The table's title.
@@ -69,7 +71,8 @@ impl Report {
         let reasons =
             untried.flat_map(|case| case.findings.iter().map(|finding| format!("{}: {}", case.name, finding.evidence)));
         let not_verified = machine.not_verified().into_iter().chain(reasons).collect();
-        Report { title: title.into(), command: command_line(), started, took, machine, not_verified, cases }
+        let (title, command, tables) = (title.into(), command_line(), Vec::new());
+        Report { title, command, started, took, machine, not_verified, tables, cases }
     }
 
     /// The verdict on all cases together. A report without cases shows nothing.
@@ -106,6 +109,9 @@ pub enum Verdict {
     /// This run cannot decide it.
     #[serde(rename = "not verified here")]
     NotVerified,
+    /// Somebody has yet to do it, such as a learner a task.
+    #[serde(rename = "open")]
+    Open,
 }
 
 /// Why a claim was not shown.
@@ -119,7 +125,7 @@ pub enum Unproven {
 
 impl Verdict {
     /// All verdicts, the good one first.
-    pub const ALL: [Verdict; 3] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified];
+    pub const ALL: [Verdict; 4] = [Verdict::Passed, Verdict::Failed, Verdict::NotVerified, Verdict::Open];
 
     /// A differently shaped sign for each, so that colour is never the only distinction.
     pub fn symbol(self) -> &'static str {
@@ -127,6 +133,7 @@ impl Verdict {
             Verdict::Passed => "✓",
             Verdict::Failed => "✗",
             Verdict::NotVerified => "?",
+            Verdict::Open => "·",
         }
     }
 }
@@ -137,6 +144,7 @@ impl std::fmt::Display for Verdict {
             Verdict::Passed => "passed",
             Verdict::Failed => "FAILED",
             Verdict::NotVerified => "not verified here",
+            Verdict::Open => "open",
         })
     }
 }
@@ -160,10 +168,11 @@ impl Finding {
     }
 }
 
-/// Failed if any failed, otherwise not verified if any was not verified or there are no findings.
+/// Failed if any failed, otherwise not verified if any was not verified or there are no findings, otherwise open if any is open.
 pub fn overall(verdicts: impl IntoIterator<Item = Verdict>) -> Verdict {
     let verdicts: Vec<_> = verdicts.into_iter().collect();
-    let worst = [Verdict::Failed, Verdict::NotVerified].into_iter().find(|verdict| verdicts.contains(verdict));
+    let worst =
+        [Verdict::Failed, Verdict::NotVerified, Verdict::Open].into_iter().find(|verdict| verdicts.contains(verdict));
     worst.unwrap_or(if verdicts.is_empty() { Verdict::NotVerified } else { Verdict::Passed })
 }
 
@@ -266,7 +275,7 @@ fn gpus(folder: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Verdict::{Failed, NotVerified, Passed};
+    use crate::model::Verdict::{Failed, NotVerified, Open, Passed};
 
     #[test]
     fn uses_the_same_verdicts_for_people_and_programs() {
@@ -279,7 +288,8 @@ mod tests {
     fn one_failure_fails_all_and_no_findings_are_not_verified() {
         assert_eq!(overall([Passed, Passed]), Passed);
         assert_eq!(overall([Passed, NotVerified, Failed]), Failed);
-        assert_eq!(overall([Passed, NotVerified]), NotVerified);
+        assert_eq!(overall([Passed, NotVerified, Open]), NotVerified);
+        assert_eq!((overall([Passed, Open]), overall([Open, Failed])), (Open, Failed));
         assert_eq!(overall([]), NotVerified);
     }
 

@@ -120,6 +120,7 @@ impl TextStyle {
             Verdict::Passed => cell.fg(Color::Green),
             Verdict::Failed => cell.fg(Color::Red).add_attribute(Attribute::Bold),
             Verdict::NotVerified => cell.fg(Color::Yellow),
+            Verdict::Open => cell,
         }
     }
 }

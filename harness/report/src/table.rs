@@ -20,6 +20,9 @@ pub(crate) fn brief(report: &Report, style: TextStyle) -> String {
 
 fn text(report: &Report, style: TextStyle, shown: impl Fn(&&ReportCase) -> bool) -> String {
     let mut parts = vec![head(report)];
+    // Wider ones are in the other forms.
+    let narrow = report.tables.iter().filter(|table| table.headings.len() <= MOST_COLUMNS);
+    parts.extend(narrow.map(|table| format!("{}\n{}", plain_line(&table.title), numbers(table, style))));
     parts.extend(report.cases.iter().filter(shown).map(|case| details(case, style)));
     if report.cases.len() > 1 {
         parts.push(overview(report, style));
@@ -76,14 +79,22 @@ fn quoted(log: &[String]) -> String {
 }
 
 fn overview(report: &Report, style: TextStyle) -> String {
-    let mut table = style.table(&["verdict", "case", "what it shows", "failures", "time"]);
+    let ran = report.cases.iter().any(|case| case.timeline.is_some());
+    let mut headings = vec!["verdict", "case", "what it shows", "failures", "time"];
+    headings.retain(|heading| ran || *heading != "failures");
+    let mut table = style.table(&headings);
     for case in &report.cases {
-        let cells = [plain(&case.name), plain(&case.shows), failures(case), seconds(case.took.as_secs_f64())];
-        table.add_row(std::iter::once(style.verdict(case.verdict())).chain(cells.map(Cell::new)));
+        let mut cells =
+            vec![style.verdict(case.verdict()), Cell::new(plain(&case.name)), Cell::new(plain(&case.shows))];
+        cells.extend(ran.then(|| Cell::new(failures(case))));
+        cells.push(Cell::new(seconds(case.took.as_secs_f64())));
+        table.add_row(cells);
     }
     whole_words(table, style)
 }
 
+/// Tables of all cases with more columns are left out of the text.
+pub(crate) const MOST_COLUMNS: usize = 10;
 /// Maximum number of drawn ranks.
 const MOST_ROWS: usize = 64;
 

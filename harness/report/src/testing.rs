@@ -20,6 +20,7 @@ pub fn sample() -> Report {
         took: Duration::from_millis(14_900),
         machine: machine(),
         not_verified: machine().not_verified(),
+        tables: vec![],
         cases: vec![killed_and_lost(), torn(), cut()],
     }
 }

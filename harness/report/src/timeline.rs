@@ -209,13 +209,22 @@ impl RowContext<'_> {
     fn row(&self, rank: usize, attempts: &[&Attempt<'_>], pause: f64, first_done: &FirstDone) -> Row {
         let mut row = Row { rank, spans: vec![], marks: vec![], redone: vec![] };
         for (index, attempt) in attempts.iter().enumerate() {
-            let next = attempts.get(index + 1).map(|attempt| attempt.first());
+            let next = self.next_on_node(attempt, attempts.get(index + 1).copied()).map(Attempt::first);
             let mut pen = Pen { context: self, row: &mut row, number: index as u32 };
             pen.attempt(attempt, next, pause);
             pen.redone(attempt, first_done);
         }
         row.marks.sort_by(|one, other| one.at.total_cmp(&other.at));
         row
+    }
+
+    /// What followed an attempt on its node: the rank's `own` next attempt, or an earlier one of other ranks, to which the node went over.
+    fn next_on_node<'b>(&'b self, attempt: &Attempt<'_>, own: Option<&'b Attempt<'b>>) -> Option<&'b Attempt<'b>> {
+        let later = |other: &&Attempt<'_>| other.node == attempt.node && other.generation > attempt.generation;
+        let next = self.history.attempts.iter().filter(later).min_by_key(|other| other.generation);
+        let others =
+            next.filter(|next| attempt.node.is_some() && own.is_none_or(|own| own.generation > next.generation));
+        others.or(own)
     }
 
     /// When an agent decided to restart its workers, between two times.

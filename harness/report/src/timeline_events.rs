@@ -176,6 +176,19 @@ mod tests {
     }
 
     #[test]
+    fn a_rank_whose_node_goes_on_as_another_rank_waits_no_longer() {
+        let restarting = AgentEvent::Restarting { attempt: 0, restarts_left: 0, reason: "node b was lost".into() };
+        let run = FakeRun::default().agent("a", 0.0, formed(0, 0, 1, 2)).agent("a", 0.1, started(0, 1, 11));
+        let run =
+            run.rank(1, 0, 0.5, start(2, 11)).agent("a", 2.0, restarting).agent("a", 2.1, ended(0, 1, 11, -15, true));
+        let run =
+            run.agent("a", 3.0, formed(1, 1, 0, 1)).agent("a", 3.1, started(1, 0, 12)).rank(0, 1, 3.5, start(1, 12));
+        let timeline = run.agent("a", 9.0, ended(1, 0, 12, 0, false)).timeline();
+        assert_eq!(spans(&timeline, 1).last().unwrap().2, 310);
+        assert_eq!(spans(&timeline, 0).last().unwrap(), &(State::Running, 350, 900));
+    }
+
+    #[test]
     fn shows_the_cost_of_each_failure() {
         let [kill, loss] = two_nodes().timeline().recoveries.try_into().unwrap();
         assert_eq!(kill.cause, "rank 1 on node0: ended by SIGKILL, injected: SIGKILL (kill-one)");

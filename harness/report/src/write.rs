@@ -1,4 +1,4 @@
-//! Writes a report to a file whose extension sets the format, or to stdout.
+//! Writes a report, or what else a command gives, to a file whose extension sets the form, or to stdout.
 
 use std::fs;
 use std::io::{self, Write};
@@ -13,70 +13,83 @@ use crate::model::Report;
 use crate::screen::{Stdout, TextStyle};
 use crate::{formats, html, table};
 
-/// The formats of some kind of file.
-pub trait Format: Copy + 'static {
-    /// That of stdout.
-    const JSON: Self;
-    /// By the ending of a file's name, in lower case.
-    const ENDINGS: &'static [(&'static str, Self)];
-    /// What is said of another ending.
-    const UNKNOWN: &'static str;
-}
-
-/// A file or stdout, and the format of what is written there. Parsed from the command line, so that a wrong name, or a place where
-/// nothing can be written, is rejected before anything runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target<F = Form> {
-    /// `None` for stdout.
-    path: Option<PathBuf>,
-    pub form: F,
-}
-
-/// The formats of a report.
+/// The form of what is written: a report, a bench's results, a run's curves, a timeline or a picture. Each has some of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
     Csv,
     Html,
     Json,
     Junit,
+    Svg,
     Text,
 }
 
-impl Format for Form {
-    const JSON: Self = Form::Json;
-    const ENDINGS: &'static [(&'static str, Self)] = &[
-        ("csv", Form::Csv),
-        ("html", Form::Html),
-        ("htm", Form::Html),
-        ("json", Form::Json),
-        ("xml", Form::Junit),
-        ("txt", Form::Text),
-    ];
-    const UNKNOWN: &'static str =
-        "its extension names no format: .html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout";
-}
+/// Each form by the ending of a file's name, in lower case.
+const ENDINGS: [(&str, Form); 7] = [
+    ("html", Form::Html),
+    ("htm", Form::Html),
+    ("csv", Form::Csv),
+    ("json", Form::Json),
+    ("xml", Form::Junit),
+    ("svg", Form::Svg),
+    ("txt", Form::Text),
+];
 
-impl<F: Format> FromStr for Target<F> {
-    type Err = String;
+impl Form {
+    /// Those of a report.
+    const OF_A_REPORT: &'static [Form] = &[Form::Html, Form::Csv, Form::Json, Form::Junit, Form::Text];
 
-    /// Set by the extension; `-` is stdout, as JSON.
-    fn from_str(name: &str) -> Result<Self, String> {
-        if name == "-" {
-            return Ok(Target { path: None, form: F::JSON });
+    fn shown(self) -> &'static str {
+        match self {
+            Form::Csv => ".csv",
+            Form::Html => ".html (a page)",
+            Form::Json => ".json",
+            Form::Junit => ".xml (JUnit)",
+            Form::Svg => ".svg",
+            Form::Text => ".txt",
         }
-        let path = PathBuf::from(name);
-        let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
-        let form = F::ENDINGS.iter().find(|(known, _)| *known == ending).ok_or(F::UNKNOWN)?.1;
-        Target::file(path, form)
     }
 }
 
-impl<F> Target<F> {
-    /// A file in this format, whatever its name.
-    ///
-    /// # Errors
-    /// Why nothing can be written there, with advice.
-    pub fn file(path: PathBuf, form: F) -> Result<Self, String> {
+/// A file or stdout, and the form of what is written there. Parsed from the command line, so that a wrong name, or a place where
+/// nothing can be written, is rejected before anything runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// `None` for stdout.
+    path: Option<PathBuf>,
+    pub form: Form,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    /// For a report.
+    fn from_str(name: &str) -> Result<Self, String> {
+        Target::parse(name, Form::OF_A_REPORT)
+    }
+}
+
+impl Target {
+    /// One of these forms, set by the file's extension; `-` is stdout, as JSON. The error names the forms.
+    pub fn parse(name: &str, forms: &[Form]) -> Result<Self, String> {
+        let stdout = forms.contains(&Form::Json);
+        if stdout && name == "-" {
+            return Ok(Target { path: None, form: Form::Json });
+        }
+        let path = PathBuf::from(name);
+        let ending = path.extension().map(|ending| ending.to_string_lossy().to_ascii_lowercase()).unwrap_or_default();
+        match ENDINGS.iter().find(|(known, form)| *known == ending && forms.contains(form)) {
+            Some((_, form)) => Target::file(path, *form),
+            None => {
+                let known: Vec<&str> = forms.iter().map(|form| form.shown()).collect();
+                let (known, or) = (known.join(", "), if stdout { ", or - for JSON on stdout" } else { "" });
+                Err(format!("its extension names no format: {known}{or}"))
+            }
+        }
+    }
+
+    /// A file in this form, whatever its name. The error says why nothing can be written there, with advice.
+    pub fn file(path: PathBuf, form: Form) -> Result<Self, String> {
         check_file(&path).map_err(|why| why.with_advice())?;
         Ok(Target { path: Some(path), form })
     }
@@ -92,9 +105,6 @@ impl<F> Target<F> {
     }
 
     /// Writes `what`, a file atomically and into a new folder if necessary.
-    ///
-    /// # Errors
-    /// The error names the file and the system's reason.
     pub fn save(&self, what: &str, text: &str) -> anyhow::Result<()> {
         match &self.path {
             None => Stdout.write_all(text.as_bytes()).with_context(|| format!("cannot write {what} to stdout")),
@@ -104,10 +114,7 @@ impl<F> Target<F> {
 }
 
 impl Report {
-    /// Writes the report in the target's format.
-    ///
-    /// # Errors
-    /// The error names the file and the system's reason.
+    /// Writes the report in the target's form.
     pub fn write(&self, target: &Target) -> anyhow::Result<()> {
         let text = self.render(target.form).context("cannot format the report")?;
         target.save("the report", &text)
@@ -119,25 +126,20 @@ impl Report {
         table::brief(self, style)
     }
 
-    /// The report in this format.
-    ///
-    /// # Errors
-    /// A format's library fails.
+    /// The report in this form, which is not a picture.
     pub fn render(&self, form: Form) -> anyhow::Result<String> {
         Ok(match form {
             Form::Csv => formats::csv(self)?,
             Form::Html => html::render(self),
             Form::Json => formats::json(self)?,
             Form::Junit => formats::junit(self)?,
+            Form::Svg => anyhow::bail!("a report is no picture"),
             Form::Text => table::render(self, TextStyle::FILE),
         })
     }
 }
 
 /// Writes a temporary file next to it and renames that. An existing special file, such as a pipe, is written to directly.
-///
-/// # Errors
-/// The system's error.
 pub fn save(path: &Path, text: &str) -> io::Result<()> {
     if fs::metadata(path).is_ok_and(|there| !there.is_file() && !there.is_dir()) {
         return fs::write(path, text);
@@ -175,9 +177,12 @@ mod tests {
 
     #[test]
     fn refuses_a_name_without_a_known_ending() {
-        for name in ["report", "report.pdf", "", ".html", "folder/"] {
-            assert!(name.parse::<Target>().unwrap_err().contains(".html (a page)"), "{name}");
+        for name in ["report", "report.pdf", "report.svg", "", ".html", "folder/"] {
+            let refused = name.parse::<Target>().unwrap_err();
+            let forms = ".html (a page), .csv, .json, .xml (JUnit), .txt, or - for JSON on stdout";
+            assert_eq!(refused, format!("its extension names no format: {forms}"), "{name}");
         }
+        assert_eq!(Target::parse("-", &[Form::Svg]).unwrap_err(), "its extension names no format: .svg");
     }
 
     #[test]

@@ -38,15 +38,9 @@ pub trait Site: Send + Sync + 'static {
     const SUBJECT: &'static str;
 
     /// Reads the files; `last` is what was read before.
-    ///
-    /// # Errors
-    /// Why they cannot be read.
     fn read(&self, last: &Arc<Self::Content>) -> Result<Arc<Self::Content>, String>;
 
     /// What an address has: its type and its text.
-    ///
-    /// # Errors
-    /// Why there is nothing.
     fn answer(&self, asked: &Asked<'_, Self::Content>) -> anyhow::Result<(&'static str, String)>;
 }
 
@@ -132,9 +126,6 @@ struct LastRead<C> {
 
 /// Serves the page until SIGINT or SIGTERM, at first with what has been `read`. `to_all` is said of an address that others reach. Returns
 /// what was read last.
-///
-/// # Errors
-/// [`Refused`] if the address cannot be had.
 pub fn serve<S: Site>(
     address: &str,
     site: S,

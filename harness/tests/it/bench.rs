@@ -134,6 +134,65 @@ fn recovery_kills_a_node_and_those_left_train_alone_and_with_the_next_one() {
     assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
 }
 
+/// Two nodes have two virtual ranks each; one that is left has four.
+#[test]
+fn virtual_ranks_go_on_from_their_snapshot_when_a_node_is_lost_and_when_it_comes_back() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let words =
+        ["recovery", "--work=elastic", "--ranks=2", "--nodes=2", "--rounds=1", "--warm-up=0", "--report=all.json"];
+    let ended = ended(&site, &[&words[..], &["--lose=node"]].concat()).code(0);
+    let samples = first_samples(&site, &ended);
+    let node = |quantity: &str| {
+        let case = "2 ranks, 2 agents, training as 4 virtual ranks: one is lost, then another joins";
+        samples[&(case.to_owned(), quantity.to_owned())]
+    };
+    let lost = ["survivors stopped", "those left are up again", "those left train again"].map(node);
+    let joined = ["all up with the new node", "all train with the new node"].map(node);
+    assert!(lost[0] > 0.0 && lost.is_sorted() && joined.is_sorted(), "{samples:?}");
+    site.await_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+/// Six processes, of which each links libtorch.
+#[test]
+fn virtual_ranks_have_the_same_bits_over_each_transport_and_plain_ddp_has_not() {
+    if !ranks_are_built() {
+        return;
+    }
+    let site = Site::new();
+    let ended = ended(&site, &["elastic", "--virtual-ranks=3", "--ranks=1,3"]).code(0);
+    for title in ["over shared memory", "over Gloo", "over two levels"] {
+        assert!(ended.out.contains(title), "{ended}");
+    }
+    let rows = |name: &str| -> Vec<Vec<String>> {
+        let rows = ended.out.lines().filter(|line| line.trim_start().starts_with(name));
+        rows.map(|line| line.split_whitespace().map(str::to_owned).collect()).collect()
+    };
+    let control = rows("control: MLP, plain DDP");
+    assert_eq!(control.len(), 3, "{ended}");
+    assert!(control.iter().all(|row| row.contains(&"no".to_owned())), "{ended}");
+    for name in ["MLP, dropout", "ResNet-18", "GPT, dropout", "MLP, AdamW", "GPT, bfloat16"] {
+        let rows = rows(name);
+        assert_eq!(rows.len(), 3, "{name} in {ended}");
+        let equal = |row: &Vec<String>| row.contains(&"yes".to_owned()) && !row.contains(&"no".to_owned());
+        assert!(rows.iter().all(equal), "{name} in {ended}");
+    }
+    site.await_no_process();
+    assert_eq!(site.leftovers(), [] as [std::path::PathBuf; 0]);
+}
+
+#[test]
+fn more_ranks_than_virtual_ones_are_refused() {
+    let site = Site::new();
+    let elastic = ended(&site, &["elastic", "--virtual-ranks=4", "--ranks=5"]).code(2);
+    assert!(elastic.err.contains("5 ranks cannot share 4 virtual ranks"), "{elastic}");
+    let recovery = ended(&site, &["recovery", "--work=elastic", "--ranks=6"]).code(2);
+    assert!(recovery.err.contains("6 ranks cannot share 4 virtual ranks"), "{recovery}");
+}
+
 /// A store that serves few clients for a moment.
 const STORE: [&str; 3] = ["store", "--clients=1,4", "--operations=8"];
 

@@ -63,6 +63,7 @@ fn the_page_follows_the_seats_and_cannot_be_written() {
     watchdog::until(|| page().1.contains("ann")).unwrap();
     assert!(page().1.contains("a sum that was not divided"), "{}", page().1);
     assert!(!ask(&address, "GET /?names=hidden HTTP/1.1").1.contains(">ann<"));
+    assert!(ask(&address, "GET /?route=day&wall=on HTTP/1.1").1.contains("<main class=\"wall\""));
     assert!(!ask(&address, "GET /report.csv?names=hidden HTTP/1.1").1.contains("ann"));
     let json = ask(&address, "GET /report.json?route=whole HTTP/1.1").1;
     assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap()["cases"][0]["name"], "ann/02");
@@ -105,6 +106,25 @@ fn shows_a_table_and_refuses_what_it_cannot_serve() {
     ended(&mut class(folder.path(), &["--serve", &address])).code(2).says(&["cannot serve at", "takes a free port"]);
     ended(&mut class(&folder.path().join("none"), &[])).code(2).says(&["cannot read the class in"]);
     ended(&mut class(folder.path(), &["--route", "none"])).code(2).says(&["there is no route"]);
+}
+
+#[test]
+fn a_demo_needs_no_folder_and_says_that_its_seats_are_made_up() {
+    let demo = |words: &[&str]| {
+        let mut command = Command::new(cargo_bin("lockstep"));
+        command.arg("class").args(words);
+        ended(&mut command)
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.html");
+    let words = ["--demo", "20", "--route", "day", "--title", "Day 1", "--report", report.to_str().unwrap()];
+    let out = demo(&words).code(0).out;
+    assert!(out.contains("made up") && out.matches("@demo").count() == 20, "{out}");
+    let page = fs::read_to_string(report).unwrap();
+    assert!(page.contains("Day 1 (a demo): 20 seats") && page.contains("Learners and tasks"), "{page}");
+    demo(&["--demo", "0"]).code(2);
+    demo(&["--demo", "20", "folder"]).code(2).says(&["cannot be used with"]);
+    demo(&[]).code(2).says(&["<DIR>"]);
 }
 
 #[test]

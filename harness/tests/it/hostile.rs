@@ -17,7 +17,7 @@ use lockstep_process::proc;
 use lockstep_process::watchdog;
 use rustix::process::geteuid;
 
-use crate::learn::{Checkout, answers, submit_answers};
+use crate::learn::{Checkout, answers, copy, repository, submit_answers};
 use crate::running::Ended;
 
 /// An account without rights, where root runs the test.
@@ -242,4 +242,156 @@ fn jokers_harm_neither_their_neighbours_nor_the_grader() {
     } else {
         println!("not verified here: a right answer among hostile ones, since an ordinary user cannot run sol-02");
     }
+}
+
+/// What an answer in Python tries when it is loaded, and what the report then says. `N` is a neighbour's folder, `F` an answer in it, `C` the
+/// checkout. What raises nothing has succeeded. There is one list for each learner: one process imports PyTorch for all of it.
+const IN_PYTHON: [[(&str, &str); 6]; 5] = [
+    [
+        ("open(F).read()", DENIED),
+        ("os.listdir(N)", DENIED),
+        ("open(f'{C}/labs/02-spawn-ddp/tasks/shard/answer.py').read()", DENIED),
+        ("exec(open(f'/proc/self/root{F}').read())", DENIED),
+        ("subprocess.run(['cat', F], check=True, capture_output=True)", "CalledProcessError"),
+        ("os.symlink(F, 'mine') or open('mine').read()", DENIED),
+    ],
+    [
+        ("open(F, 'a').write('x')", DENIED),
+        ("os.chmod(F, 0o777)", NOT_PERMITTED),
+        ("os.utime(F, (0, 0))", NOT_PERMITTED),
+        ("os.chown(F, os.getuid(), os.getgid())", NOT_PERMITTED),
+        ("os.remove(F)", DENIED),
+        ("os.link(F, 'mine')", "Invalid cross-device link"),
+    ],
+    [
+        ("os.mkfifo(f'{N}/pipe')", DENIED),
+        ("os.rename(N, N + '.gone')", DENIED),
+        ("open(f'{C}/progress.toml', 'w')", DENIED),
+        ("open(__file__, 'w')", DENIED),
+        ("open('/dev/shm/lockstep-joke', 'w')", DENIED),
+        ("os.kill(os.getppid(), 9)", NOT_PERMITTED),
+    ],
+    [
+        ("sys.exit(0)", "exit code 0"),
+        ("os._exit(7)", "exit code 7"),
+        ("subprocess.Popen(['setsid', 'sleep', '98765']) and os._exit(3)", "exit code 3"),
+        ("[os.fork() or time.sleep(98765) for _ in range(600)]", "out of bounds"),
+        ("open('x', 'w').truncate(257 << 20) and time.sleep(98765)", "File too large"),
+        ("resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))", NOT_PERMITTED),
+    ],
+    [
+        ("import neighbours_answer", "No module named 'neighbours_answer'"),
+        ("this is no Python", "SyntaxError"),
+        ("time.sleep(98765)", "hang"),
+        ("socket.socket(socket.AF_UNIX).bind(f'{C}/joke')", DENIED),
+        ("os.environ.clear()", "succeeded"),
+        ("open('mine', 'w').write('x')", "succeeded"),
+    ],
+];
+const DENIED: &str = "Permission denied";
+const NOT_PERMITTED: &str = "Operation not permitted";
+
+#[test]
+fn jokers_in_python_neither_read_nor_change_what_is_not_theirs() {
+    let tasks = ["shard", "average", "prepare", "distributed", "line", "epochs"];
+    let Some(python) = lockstep_testkit::python::python_with(&[], "hostile answers in Python") else { return };
+    let checkout = Checkout::new();
+    copy(&repository().join("python/lockstep_exercise"), &checkout.path("python/lockstep_exercise"));
+    let class = checkout.path("class");
+    let neighbour = class.join("neighbour/tasks/02_spawn_ddp");
+    fs::create_dir_all(&neighbour).unwrap();
+    for task in tasks {
+        let answer = repository().join("labs/02-spawn-ddp/tasks").join(task).join("answer.py");
+        fs::copy(answer, neighbour.join(task).with_extension("py")).unwrap();
+    }
+    let text = |path: &Path| format!("{:?}", path.to_str().unwrap());
+    let names = format!(
+        "import os, resource, socket, subprocess, sys, time\nN, F, C = {}, {}, {}\n",
+        text(&neighbour),
+        text(&neighbour.join("shard.py")),
+        text(checkout.0.path())
+    );
+    for (number, jokes) in IN_PYTHON.iter().enumerate() {
+        let folder = class.join(format!("joker-{number}/02_spawn_ddp"));
+        fs::create_dir_all(&folder).unwrap();
+        for (task, (joke, _)) in tasks.iter().zip(jokes) {
+            let text = format!("{names}{joke}\nraise RuntimeError('it has succeeded')\n");
+            fs::write(folder.join(task).with_extension("py"), text).unwrap();
+        }
+    }
+    let odd = class.join("odd/python/tasks/02_spawn_ddp");
+    fs::create_dir_all(odd.join("average.py")).unwrap();
+    symlink(neighbour.join("shard.py"), odd.join("shard.py")).unwrap();
+    rustix::fs::mknodat(rustix::fs::CWD, odd.join("line.py"), rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
+    fs::write(odd.join("epochs.py"), [0xff, 0xfe]).unwrap();
+    fs::create_dir_all(class.join("linked")).unwrap();
+    symlink(&neighbour, class.join("linked/02_spawn_ddp")).unwrap();
+
+    let command = checkout.path("lockstep");
+    fs::copy(cargo_bin("lockstep"), &command).unwrap();
+    fs::create_dir(checkout.path("tmp")).unwrap();
+    let before = state(&neighbour);
+    let mut grading = Command::new(&command);
+    grading.args(["grade", "02", "--class", "class", "--seed", "7", "--report", "report.json"]);
+    grading.current_dir(checkout.0.path()).env("TMPDIR", checkout.path("tmp")).env("LOCKSTEP_PYTHON", &python);
+    if geteuid().is_root() {
+        give_to_nobody(checkout.0.path());
+        let mut can_run = Command::new(&python);
+        if !can_run.args(["-c", "import torch"]).uid(NOBODY).gid(NOBODY).status().is_ok_and(|ended| ended.success()) {
+            println!(
+                "not verified here: what an ordinary user's answers in Python do, since {python} is closed to others"
+            );
+            return;
+        }
+        grading.uid(NOBODY).gid(NOBODY);
+    }
+    let ended = Ended::from(watchdog::output(grading)).code(1);
+    if ended.out.contains("warning: answers could write") {
+        println!("not verified here: what an answer in Python does elsewhere, since this kernel has no Landlock");
+        return;
+    }
+    let report = fs::read_to_string(checkout.path("report.json")).unwrap_or_else(|error| panic!("{error}: {ended}"));
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let case = |name: &str| {
+        let mut cases = report["cases"].as_array().unwrap().iter();
+        cases
+            .find(|case| case["name"].as_str().unwrap().split('/').next() == Some(name))
+            .unwrap_or_else(|| panic!("{name}: {report:#}"))
+    };
+    let said = |name: &str, task: &str| {
+        let findings = case(name)["findings"].as_array().unwrap();
+        let of_task =
+            findings.iter().find(|finding| finding["claim"].as_str().unwrap().starts_with(&format!("{task}: ")));
+        of_task.unwrap_or_else(|| panic!("{name} {task}: {report:#}"))["evidence"].as_str().unwrap().to_owned()
+    };
+    for (number, jokes) in IN_PYTHON.iter().enumerate() {
+        for (task, (joke, text)) in tasks.iter().zip(jokes) {
+            let said = said(&format!("joker-{number}"), task);
+            assert!(said.contains(text), "{joke}: {text}: {said}");
+        }
+    }
+    for (task, text) in [
+        ("shard", "02_spawn_ddp/shard.py is not a regular file"),
+        ("average", "is not a regular file"),
+        ("line", "is not a regular file"),
+        ("epochs", "valid UTF-8"),
+        ("prepare", "cannot read 02_spawn_ddp/prepare.py: No such file"),
+    ] {
+        assert!(said("odd", task).contains(text), "{task}: {}", said("odd", task));
+    }
+    assert!(case("linked").to_string().contains("is a link, which is not followed"), "{report:#}");
+    let right = case("neighbour");
+    assert_eq!(
+        (&right["verdict"], &right["shows"]),
+        (&"passed".into(), &"6 of 6 tasks of lab 02 are done, in Python".into())
+    );
+    let files = |all: State| {
+        let plain = |(path, (mode, _, _, time, links, text))| (path, (mode, time, links, text));
+        all.into_iter().map(plain).collect::<Vec<_>>()
+    };
+    assert_eq!(files(before), files(state(&neighbour)));
+    let left = proc::pids().filter_map(proc::command_line).filter(|line| line.contains("sleep 98765")).count();
+    assert_eq!(left, 0, "processes are left");
+    assert!(!Path::new("/dev/shm/lockstep-joke").exists() && !checkout.path("progress.toml").exists());
+    assert_eq!(fs::read_dir(checkout.path("tmp")).unwrap().count(), 0, "temporary files are left");
 }

@@ -424,7 +424,10 @@ fn shows_the_progress_on_a_route() {
     let checkout = begun();
     let _guard = filtered(Some(&checkout.path("")));
     insta::assert_snapshot!("progress_route", checkout.run(&["progress", "--route", "morning"]).code(0).out);
-    checkout.run(&["progress", "--route", "week"]).code(2).says(&["no route \"week\"", "morning, day, whole"]);
+    checkout
+        .run(&["progress", "--route", "week"])
+        .code(2)
+        .says(&["no route \"week\"", "morning, half-day, day, whole"]);
 }
 
 #[test]
@@ -485,4 +488,13 @@ fn shows_the_table_of_a_class_and_reports_each_submission() {
     assert!(rows.contains("ann/02,passed,shard") && rows.contains("bob/02,FAILED,shard"), "{rows}");
     assert!(rows.contains("cannot read src/shard.rs") && rows.contains("bob/02,passed,average"), "{rows}");
     assert!(reports.iter().all(|report| read(report).contains("eve")));
+    assert!(read("report.html").contains("Learners and tasks"));
+    let json: serde_json::Value = serde_json::from_str(&read("report.json")).unwrap();
+    let [matrix, by_task] = &json["tables"].as_array().unwrap()[..] else { panic!("{json}") };
+    assert_eq!(matrix["rows"][2], serde_json::json!(["eve", "0 of 6", "·", "·", "·", "·", "·", "·"]));
+    let shard = &by_task["rows"][0];
+    assert_eq!(
+        (&shard[0], &shard[1], &shard[2], &shard[3]),
+        (&"02 shard".into(), &"1".into(), &"1".into(), &"1".into())
+    );
 }

@@ -13,6 +13,7 @@ mod help;
 mod hostile;
 mod learn;
 mod render;
+mod replay;
 mod report;
 mod run;
 mod run_usage;

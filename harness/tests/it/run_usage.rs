@@ -95,6 +95,7 @@ fn help_lists_each_of_torchruns_flags_and_says_which_are_not_its() {
         "save-before-limit",
         "exit-barrier-timeout",
         "keep-logs",
+        "record",
         "prefix",
         "stacks",
         "status",

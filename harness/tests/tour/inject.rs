@@ -186,6 +186,7 @@ fn refuses() {
     assert!(message_of(&[]).contains("name a scenario, or --all, or --soak COUNT"));
     assert!(message_of(&["kill-one-wroker"]).contains("did you mean kill-one-worker?"));
     assert!(message_of(&["--seed", "1", "panic"]).contains("--soak"));
+    assert!(message_of(&["--soak", "1", "--elastic", "--ranks", "3"]).contains("--ranks"));
     assert!(message_of(&["panic", "--report", "x.pdf"]).contains(".html (a page)"));
     let bare = Site::without_labs();
     assert!(stderr(&bare.run("", &["inject", "panic"]).code(2)).contains("cannot find the program lab-06"));

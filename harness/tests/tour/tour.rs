@@ -18,6 +18,7 @@ pub(crate) const TESTS: &[(&str, fn())] = &[
     ("refuses_a_data_folder_without_digits", refuses_data),
     ("passes_on_a_relative_data_folder_as_an_absolute_one", passes_data_on),
     ("keeps_the_files_in_the_given_folder", keeps_files),
+    ("refuses_an_elastic_tour_that_is_too_short_for_a_loss_and_an_arrival", refuses_short),
     ("refuses_a_page_of_an_unknown_form_before_it_begins", refuses_page),
 ];
 
@@ -140,6 +141,15 @@ fn keeps_files() {
     assert_eq!(names("kept/here/002-kill-one-worker/weights"), ["rank-0.safetensors", "rank-1.safetensors"]);
     let message = stderr(&site.run("", &small(&["--keep", "kept/here"])).code(2));
     assert!(message.contains("cannot keep files in kept/here: it is not empty, name a new folder"), "{message}");
+}
+
+fn refuses_short() {
+    let site = Site::new();
+    let message = stderr(&site.run("", &["tour", "--elastic", "--samples", "128", "--epochs", "3"]).code(2));
+    assert!(
+        message.contains("3 steps are too few to lose a node and to take on another: give more --samples"),
+        "{message}"
+    );
 }
 
 fn refuses_page() {

@@ -100,6 +100,9 @@ pub(crate) const WITH_REAL_LABS: &[(&str, fn())] = &[
     ("recovers_real_runs_from_random_faults", real_soak),
     ("loses_nothing_at_stops_at_random_moments", real_stops),
     ("recovers_real_runs_of_several_nodes", real_nodes),
+    ("trains_on_any_number_of_ranks_with_the_bits_of_one", real_elastic),
+    ("shows_that_a_lost_node_and_a_new_one_change_no_bit", real_elastic_tour),
+    ("changes_the_number_of_ranks_at_random_steps", real_elastic_soak),
     ("recovers_from_every_random_scenario_that_once_failed", real_seeds),
     ("recovers_real_runs_from_damaged_snapshots_full_disks_and_a_death_on_another_node", real_disks),
     ("verifies_real_labs", real_verify),
@@ -164,6 +167,33 @@ fn real_nodes() {
     assert_eq!(report["counts"]["passed"], names.len(), "{report:#}");
 }
 
+fn real_elastic() {
+    let names = ["lost-for-good", "one-leaves", "one-comes-later", "eight-three-five-eight", "requeued-on-fewer-nodes"];
+    let Some(report) = report(&[RESUME], &[&["inject", "--report", "-"], &names[..]].concat()) else { return };
+    assert_eq!(report["counts"]["passed"], names.len(), "{report:#}");
+    assert_eq!(finding(&report, 3, "It trains on")["evidence"], "rank 0 recorded 8 → 3 → 5 → 8");
+    assert_eq!(finding(&report, 3, "on one rank")["evidence"], "105,866 values on each of 8 ranks");
+}
+
+fn real_elastic_tour() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let args = ["tour", "--elastic", "--json", "--samples", "512", "--epochs", "2", "--html", page.to_str().unwrap()];
+    let Some(report) = report(&[RESUME], &args) else { return };
+    assert_eq!(report["verdict"], "passed", "{report:#}");
+    assert_eq!(finding(&report, 0, "on one rank")["evidence"], "105,866 values on each of 4 ranks");
+    assert!(page.is_file());
+}
+
+/// The seed draws a node that is lost and comes back, one that leaves, a torn snapshot, and a job that is started again on fewer nodes.
+fn real_elastic_soak() {
+    let args = ["inject", "--soak", "2", "--elastic", "--seed", ELASTIC_SEED, "--report", "-"];
+    let Some(report) = report(&[RESUME], &args) else { return };
+    assert_eq!(report["counts"]["passed"], 2, "{report:#}");
+}
+
+const ELASTIC_SEED: &str = "1";
+
 /// Seed, index in its series, ranks and nodes, with what failed.
 const SEEDS: &[[&str; 4]] = &[
     // After the host of the store was gone, a node that was replaced waited for it in vain.
@@ -227,7 +257,7 @@ fn real_lost_nodes() {
     }
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap();
     let path = format!("{}:{}", program.parent().unwrap().display(), std::env::var("PATH").unwrap());
-    for words in [&["lose"][..], &["lose", "/tmp/snapshots"], &["cut"]] {
+    for words in [&["lose"][..], &["lose", "/tmp/snapshots"], &["go-on"], &["cut"]] {
         let mut script = Command::new(root.join("labs/09-many-nodes/lost-node.sh"));
         script.args(words).current_dir(&root).env("PATH", &path).env("OMP_NUM_THREADS", "1");
         let output = lockstep_process::watchdog::output(script);

@@ -58,7 +58,6 @@ struct Trainer {
     vs: VarStore,
     model: nn::Linear,
     optimizer: Sgd,
-    sampler: Arc<RandomSampler>,
     train_data: DataLoader,
     report: Reporter,
 }
@@ -73,9 +72,9 @@ impl Trainer {
         vs.set_device(device);
         let optimizer = Sgd::new(named_parameters(&vs), SgdOptions { lr: args.lr, ..Default::default() })?;
         let data = Arc::new(Toy::new(args.seed, Toy::TUTORIAL_LEN));
-        let sampler = Arc::new(RandomSampler::new(data.len()).seed(args.seed));
-        let train_data = DataLoader::new(data, Arc::clone(&sampler), args.batch_size.get())?;
-        Ok(Trainer { device, vs, model, optimizer, sampler, train_data, report: Reporter::alone(device)? })
+        let sampler = RandomSampler::new(data.len()).seed(args.seed);
+        let train_data = DataLoader::new(data, sampler, args.batch_size.get())?;
+        Ok(Trainer { device, vs, model, optimizer, train_data, report: Reporter::alone(device)? })
     }
     // ANCHOR_END: new
 
@@ -92,8 +91,8 @@ impl Trainer {
 
     // ANCHOR: epoch
     /// Makes one pass over the data. Returns the mean loss over its samples.
-    fn run_epoch(&mut self, epoch: u64, batch_size: usize) -> Result<f64> {
-        self.report.epoch(epoch, &self.train_data, batch_size, &self.sampler);
+    fn run_epoch(&mut self, epoch: u64) -> Result<f64> {
+        self.report.epoch(epoch, &self.train_data);
         let (mut sum, mut samples) = (0.0, 0);
         for (step, batch) in self.train_data.epoch(epoch).enumerate() {
             let batch = batch?.to(self.device);
@@ -109,7 +108,7 @@ impl Trainer {
     // ANCHOR: train
     fn train(&mut self, args: &Args) -> Result<()> {
         for epoch in 0..args.total_epochs {
-            let loss = self.run_epoch(epoch, args.batch_size.get())?;
+            let loss = self.run_epoch(epoch)?;
             self.report.println(format!("Epoch {epoch} | Loss: {loss:.4}"));
             let done = epoch + 1;
             if done % args.save_every == 0 || done == args.total_epochs {

@@ -77,14 +77,13 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
     let model = DistributedDataParallel::new(net, &vs, group, &DdpOptions::default())?;
 
-    let batch_size = args.batch_size.get();
-    let sampler = Arc::new(DistributedSampler::new(train_set.len(), env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1);
+    let sampler = DistributedSampler::new(train_set.len(), env.rank, env.world_size)?.seed(args.seed);
+    let loader = DataLoader::new(Arc::new(train_set), sampler, args.batch_size.get())?.workers(1);
     let test_set = Arc::new(test_set);
     let report = Reporter::new(env, device)?;
 
     for epoch in 0..args.epochs {
-        report.epoch(epoch, &loader, batch_size, &sampler);
+        report.epoch(epoch, &loader);
         for (step, batch) in loader.epoch(epoch).enumerate() {
             let batch = batch?.to(device);
             optimizer.zero_grad();

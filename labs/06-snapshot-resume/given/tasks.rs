@@ -6,11 +6,13 @@ use std::path::{Path, PathBuf};
 
 use c10d::{GroupOptions, Rank};
 use lockstep::broadcast_object;
-use lockstep_exercise::Task;
+use lockstep_exercise::{Task, numbers};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
+use tch::{Kind, Tensor};
 
 use crate::disk::{Failure, fail, notes};
+use crate::elastic::{Pass, Ranks, Sums, Training, of_kind};
 use crate::snapshots::{KillableJob, Killed, Run, Settings, Snapshot, Step};
 
 /// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the
@@ -74,15 +76,24 @@ pub fn whole(answer: fn(&Path, &[u8]) -> std::io::Result<()>) -> Task {
     })
 }
 
-/// Inputs: the folder, and whether it can be read. Results: the snapshot, or the error if the folder cannot be read.
+/// Inputs: the folder, and in which state it is. Results: the snapshot, or the error if the folder cannot be read.
 pub fn newest(answer: fn(&Path) -> std::io::Result<Option<PathBuf>>) -> Task {
-    Task::new("newest", move |(folder, readable): (PathBuf, bool)| {
-        if readable {
+    Task::new("newest", move |(folder, access): (PathBuf, Access)| {
+        if matches!(access, Access::Readable) {
             return Ok(Ok(answer(&folder)?));
         }
-        let _full = NoMoreFiles::begin()?;
+        let _full = if matches!(access, Access::NoMoreFiles) { Some(NoMoreFiles::begin()?) } else { None };
         Ok(answer(&folder).map_err(|error| error.to_string()))
     })
+}
+
+/// In which state an answer to `newest` finds the folder.
+#[derive(Deserialize)]
+enum Access {
+    Readable,
+    NoMoreFiles,
+    /// A file has its name.
+    NotAFolder,
 }
 
 /// As long as this lives, the process can open no file or folder: too many are open.
@@ -142,5 +153,65 @@ pub fn reshard(answer: fn(&mut Run) -> anyhow::Result<()>) -> Task {
             done.snapshots.push(last.numbers.clone());
         }
         Ok(done)
+    })
+}
+
+/// A training, the epochs and steps that it takes, and its passes.
+#[derive(Deserialize)]
+struct Steps {
+    #[serde(flatten)]
+    training: Training,
+    steps_of: Vec<(u64, usize)>,
+}
+
+/// The passes of each step by rank, and each epoch's order.
+#[derive(Serialize)]
+struct Passes {
+    steps: Vec<Vec<Vec<Pass>>>,
+    orders: Vec<Vec<usize>>,
+}
+
+/// Inputs: the training, and the steps that it takes on all its ranks, as pairs of an epoch and a step. Results: what each rank trained.
+pub fn virtual_ranks(answer: fn(&mut Training, u64, usize)) -> Task {
+    Task::new("virtual_ranks", move |Steps { training, steps_of }: Steps| {
+        let of_rank = |rank: usize, (epoch, step): (u64, usize)| {
+            let mut training = training.on_rank(rank);
+            answer(&mut training, epoch, step);
+            training.take()
+        };
+        let of_step = |step: &(u64, usize)| (0..training.ranks).map(|rank| of_rank(rank, *step)).collect();
+        let orders = steps_of.iter().map(|(epoch, _)| training.order(*epoch)).collect();
+        Ok(Passes { steps: steps_of.iter().map(of_step).collect(), orders })
+    })
+}
+
+/// The gradients of all virtual ranks, and in which order each rank receives the sums of the ranks.
+#[derive(Deserialize)]
+struct Gradients {
+    single: bool,
+    gradients: Vec<Vec<f64>>,
+    arrivals: Vec<Vec<usize>>,
+}
+
+/// A sum, and how many sums were sent for it.
+#[derive(Serialize)]
+struct Summed {
+    numbers: Vec<f64>,
+    kind: String,
+    sent: usize,
+}
+
+/// Inputs: the gradients. Results: the sum and its kind, by the name of Python's type.
+pub fn tree_sum(answer: fn(&Ranks<'_>, Sums) -> anyhow::Result<Tensor>) -> Task {
+    Task::in_group("tree_sum", move |group, Gradients { single, gradients, arrivals }: Gradients| {
+        let ranks = Ranks::new(group, gradients.len(), arrivals[group.rank().get()].clone());
+        let own = ranks.part.clone().map(|v| (v..v + 1, of_kind(&gradients[v], single))).collect();
+        let sum = ranks.finish(answer(&ranks, own))?;
+        let kind = match sum.kind() {
+            Kind::Float => "float32".to_owned(),
+            Kind::Double => "float64".to_owned(),
+            other => format!("{other:?}"),
+        };
+        Ok(Summed { numbers: numbers(&sum)?, kind, sent: ranks.sent() })
     })
 }

@@ -20,7 +20,7 @@ use lockstep::models::DigitModel;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{OnSaveError, Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{OnSaveError, Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint};
 use tch::Device;
 use tch::nn::VarStore;
@@ -63,7 +63,7 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
     // ANCHOR: loop
     for epoch in start.epoch..args.epochs {
         let from = start.within(epoch);
-        report.epoch_at(from, loader.first(), batch_size, &loader);
+        report.epoch_at(from, &loader);
         for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
             optimizer.zero_grad();
             let (mut losses, mut taken) = (Vec::new(), 0);
@@ -77,17 +77,16 @@ pub fn train(env: &LaunchEnv, group: ProcessGroup, args: &Args) -> Result<VarSto
             }
             optimizer.step()?;
             let losses: Vec<f64> = losses.iter().map(|loss| loss.double_value(&[])).collect();
-            let of_all = taken / losses.len() * ranks.count().get();
-            report.step_of_all(epoch, step, ranks.mean(model.group(), &losses)?, taken, of_all);
+            report.virtual_step(ranks, epoch, step, ranks.mean(model.group(), &losses)?, taken);
             let next = loader.after(from, step);
             if !next.is_start() {
                 let due = args.save_every_steps.is_some_and(|every| next.step % every == 0);
-                snapshots.save_if(due, next, &vs, &optimizer, model.group())?;
+                snapshots.save_if(due, Save::new(next, &vs, &optimizer), model.group())?;
             }
         }
         report.eval(epoch, &evaluate(&model, test_set.clone(), device)?);
         let due = (epoch + 1) % args.save_every == 0 || epoch + 1 == args.epochs;
-        snapshots.save_if(due, Position::start_of(epoch + 1), &vs, &optimizer, model.group())?;
+        snapshots.save_if(due, Save::new(Position::start_of(epoch + 1), &vs, &optimizer), model.group())?;
     }
     snapshots.finish()?;
     // ANCHOR_END: loop

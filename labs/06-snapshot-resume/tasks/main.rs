@@ -11,11 +11,17 @@ mod order;
 mod reshard;
 #[path = "state/answer.rs"]
 mod state;
+#[path = "tree_sum/answer.rs"]
+mod tree_sum;
+#[path = "virtual_ranks/answer.rs"]
+mod virtual_ranks;
 #[path = "whole/answer.rs"]
 mod whole;
 
 #[path = "../given/disk.rs"]
 mod disk;
+#[path = "../given/elastic.rs"]
+mod elastic;
 #[path = "../given/snapshots.rs"]
 mod snapshots;
 #[path = "../given/tasks.rs"]
@@ -38,6 +44,12 @@ mod wrong_reshard;
 #[path = "state/wrong.rs"]
 mod wrong_state;
 #[allow(clippy::all)]
+#[path = "tree_sum/wrong.rs"]
+mod wrong_tree_sum;
+#[allow(clippy::all)]
+#[path = "virtual_ranks/wrong.rs"]
+mod wrong_virtual_ranks;
+#[allow(clippy::all)]
 #[path = "whole/wrong.rs"]
 mod wrong_whole;
 
@@ -55,6 +67,10 @@ mod graders {
     mod reshard;
     #[path = "state/grade.rs"]
     mod state;
+    #[path = "tree_sum/grade.rs"]
+    mod tree_sum;
+    #[path = "virtual_ranks/grade.rs"]
+    mod virtual_ranks;
     #[path = "whole/grade.rs"]
     mod whole;
 }

@@ -303,6 +303,46 @@ fn virtual_ranks_end_with_the_same_bits_whatever_number_of_ranks_is_left() {
 }
 
 #[test]
+fn what_else_decides_bits_is_named_before_training_goes_on() {
+    let mut job = Job::new(lab());
+    job.succeeds(1, &elastic("1"));
+    let stderr = |args: &[&str], variable: (&str, &str)| {
+        let mut command = job.command(job.program());
+        command.args(args).env(variable.0, variable.1);
+        let ended = job.run_all(vec![command]).remove(0);
+        assert!(ended.status.success());
+        String::from_utf8(ended.stderr).unwrap()
+    };
+    let with = |flag: &str, value: &'static str| {
+        let mut args = elastic("1");
+        match args.iter().position(|arg| *arg == flag) {
+            Some(at) => args[at + 1] = value,
+            None => args.extend(["--seed", value]),
+        }
+        args
+    };
+    let none = ("OMP_NUM_THREADS", "1");
+    let said = stderr(&elastic("1"), none);
+    assert!(!said.contains("differ in bits") && !said.contains("when the snapshot was taken"), "{said}");
+    let x86 = cfg!(target_arch = "x86_64");
+    for (args, variable, says) in [
+        (elastic("1"), ("OMP_NUM_THREADS", "2"), &["with 1 libtorch threads", "goes on with 2", "OMP_NUM_THREADS"][..]),
+        (with("--virtual-ranks", "4"), none, &["with 6 virtual ranks", "goes on with 4", "--virtual-ranks"]),
+        (with("--batch-size", "3"), none, &["with 2 samples in a rank's batch", "goes on with 3"]),
+        (with("--seed", "1"), none, &["the seed was 0 when the snapshot was taken and is 1 now"]),
+        // Where libtorch has kernels for more than one kind of processor, and this one is of the better.
+        (
+            elastic("1"),
+            ("ATEN_CPU_CAPABILITY", "default"),
+            if x86 { &["instructions", "ATEN_CPU_CAPABILITY"] } else { &[] },
+        ),
+    ] {
+        let said = stderr(&args, variable);
+        assert!(says.iter().all(|words| said.contains(words)), "{variable:?} {args:?}: {said}");
+    }
+}
+
+#[test]
 fn another_number_of_virtual_ranks_is_named_and_more_ranks_than_that_are_refused() {
     let mut job = Job::new(lab());
     job.succeeds(2, &elastic("1"));

@@ -59,6 +59,9 @@ pub(crate) struct Args {
     /// Channels of the network's first stage; torchvision's has 64
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(i64).range(1..))]
     pub(crate) width: i64,
+    /// Train so many virtual ranks, each with its own batch, on any number of ranks up to theirs: with the same bits on all
+    #[arg(long, conflicts_with = "sync_batch_norm")]
+    pub(crate) virtual_ranks: Option<NonZeroUsize>,
     /// Normalize over the batches of all ranks instead of each rank's own
     #[arg(long)]
     pub(crate) sync_batch_norm: bool,
@@ -105,10 +108,10 @@ impl Args {
     }
 
     /// The learning rate by step: the given one or, with `--lr-for-batch`, the scaled one.
-    pub(crate) fn schedule(&self, world_size: usize, steps: usize) -> Result<Warmup> {
+    pub(crate) fn schedule(&self, ranks: usize, steps: usize) -> Result<Warmup> {
         let Some(base) = self.lr_for_batch else { return Ok(Warmup::new(self.learning_rate, 1.0, 0)?) };
         let (batch, steps) = (self.batch_size.get(), self.warmup_epochs * steps as u64);
-        Ok(Warmup::linear_scaling(self.learning_rate, base.get(), batch, world_size, steps)?)
+        Ok(Warmup::linear_scaling(self.learning_rate, base.get(), batch, ranks, steps)?)
     }
 
     /// Rejects shares whose last batch is a single picture: at the end of ResNet-18, that picture is one pixel, and one value has no

@@ -16,13 +16,14 @@ use clap::Parser;
 use lockstep::amp::GradScalerState;
 use lockstep::checkpoint::{self, ModelFile};
 use lockstep::data::Dataset;
+use lockstep::elastic::VirtualLoader;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
 use lockstep::models::{Depth, Norm, ResNet, ResNetOptions, channels_last};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::rng::seed_step;
-use lockstep::sampler::{DistributedSampler, Sampler};
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::sampler::DistributedSampler;
+use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, exit, init_process_group};
 use lockstep_vision::{Normalize, Pictures, Pipeline, RandomCrop, RandomHorizontalFlip, Transformed, cifar_or_drawn};
 use tch::Device;
@@ -63,18 +64,21 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     if args.channels_last {
         channels_last(&vs)?;
     }
-    let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
+    let virtual_ranks = args.virtual_ranks;
+    let fixed = DdpOptions { fixed_buckets: true, virtual_ranks, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     // ANCHOR_END: model
 
-    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.random_seed));
-    let batch_size = args.batch_size.get();
-    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(args.workers);
-    let loader = loader.channels_last(args.channels_last).pin_memory(device);
+    let (ranks, train_set, batch_size) = (model.virtual_ranks(), Arc::new(train_set), args.batch_size.get());
+    let loader = VirtualLoader::new(ranks, |v| {
+        let sampler = DistributedSampler::new(samples, v, ranks.count())?.seed(args.random_seed);
+        let loader = DataLoader::new(train_set.clone(), sampler, batch_size)?.workers(args.workers);
+        anyhow::Ok(loader.channels_last(args.channels_last).pin_memory(device))
+    })?;
     let evaluation = EvalOptions { workers: args.workers, ..Default::default() };
 
     // ANCHOR: optimizer
-    let schedule = args.schedule(env.world_size.get(), loader.steps())?;
+    let schedule = args.schedule(ranks.count().get(), loader.steps())?;
     let lr = schedule.lr(u64::MAX); // that after the warm-up
     let options = SgdOptions { lr, momentum: 0.9, weight_decay: 1e-5, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
@@ -84,7 +88,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // ANCHOR: resume
     let run = Run { seed: args.random_seed, samples, data, batch_size };
     let sets_rates = args.lr_for_batch.is_some();
-    let options = SnapshotOptions { resume: args.resume, sets_rates, ..args.save.options() };
+    let options = SnapshotOptions { resume: args.resume, sets_rates, virtual_ranks, ..args.save.options() };
     let mut snapshots = Snapshots::new(&args.model_dir, run, options, &report);
     let (start, saved) = snapshots.resume_with::<GradScalerState>(&vs, &mut optimizer, model.group())?;
     saved.map_or(Ok(()), |state| scaler.load_state_dict(state))?;
@@ -92,7 +96,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     if args.resume && start == Position::default() {
         report.say_once(format!("No snapshot in {}: training starts from the beginning", args.model_dir.display()));
     }
-    args.check_last_batch([sampler.len(), sampler.len_from(start.samples)], env.world_size.get())?;
+    let share = loader.first().sampler();
+    args.check_last_batch([share.len(), share.len_from(start.samples)], env.world_size.get())?;
     let file = ModelFile::new(model_file, args.save.on_save_error, &report);
     if start.epoch > 0 && start.is_start() {
         file.save(&vs, model.group())?; // the file may be missing
@@ -104,37 +109,44 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         if from.is_start() {
             report.eval(epoch, &evaluate_with(&model, Arc::clone(&test_set), device, &evaluation)?);
         }
-        report.epoch_at(from, &loader, batch_size, &sampler);
-        let (begun, mut trained) = (Instant::now(), Evaluation::default());
-        for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
-            let batch = batch?.to(device);
-            seed_step(args.random_seed, epoch, step, env.rank);
+        report.epoch_at(from, &loader);
+        let (begun, mut trained) = (Instant::now(), vec![Evaluation::default(); ranks.own().len()]);
+        for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
             if args.lr_for_batch.is_some() {
                 schedule.apply(epoch * loader.steps() as u64 + step as u64, &mut optimizer);
             }
             optimizer.zero_grad();
-            let (logits, loss) = args.precision.autocast(device, || {
-                let logits = model.forward(&batch.inputs)?;
-                let loss = logits.cross_entropy_for_logits(&batch.targets);
-                anyhow::Ok((logits, loss))
-            })??;
-            model.backward(&scaler.scale(&loss)?)?;
+            let (mut losses, mut taken) = (Vec::new(), 0);
+            for ((v, batch), trained) in batches?.into_iter().zip(&mut trained) {
+                let batch = batch.to(device);
+                seed_step(args.random_seed, epoch, step, v);
+                let (logits, loss) = args.precision.autocast(device, || {
+                    let logits = model.forward(&batch.inputs)?;
+                    let loss = logits.cross_entropy_for_logits(&batch.targets);
+                    anyhow::Ok((logits, loss))
+                })??;
+                model.backward(&scaler.scale(&loss)?)?;
+                let loss = loss.double_value(&[]);
+                trained.add(&logits, &batch.targets, loss);
+                losses.push(loss);
+                taken += batch.len();
+            }
             scaler.step(&mut optimizer)?;
             scaler.update()?;
-            let loss = loss.double_value(&[]);
-            trained.add(&logits, &batch.targets, loss);
-            report.step(epoch, step, loss, batch.len());
+            report.virtual_step(ranks, epoch, step, ranks.mean(model.group(), &losses)?, taken);
             let next = loader.after(from, step);
             if !next.is_start() {
                 let state = scaler.state_dict();
-                snapshots.save_if_with(args.save.is_due(next), next, &vs, &optimizer, &state, model.group())?;
+                let save = Save::new(next, &vs, &optimizer).with(&state);
+                snapshots.save_if(args.save.is_due(next), save, model.group())?;
             }
         }
-        let trained = trained.all_reduce(model.group())?; // this also waits for the slowest rank
+        // This also waits for the slowest rank.
+        let trained = Evaluation::over_virtual_ranks(&trained, ranks, model.group())?;
         report.trained_in(epoch, &trained, begun.elapsed());
         file.save(&vs, model.group())?; // before the snapshot, so that a finished run always has its model
         let (next, state) = (Position::start_of(epoch + 1), scaler.state_dict());
-        snapshots.save_if_with(true, next, &vs, &optimizer, &state, model.group())?;
+        snapshots.save_if(true, Save::new(next, &vs, &optimizer).with(&state), model.group())?;
     }
     report.eval(args.num_epochs.max(start.epoch), &evaluate_with(&model, test_set, device, &evaluation)?);
     snapshots.finish()?;

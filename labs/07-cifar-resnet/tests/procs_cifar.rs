@@ -323,6 +323,42 @@ fn model(job: &Job) -> Vec<u8> {
     fs::read(job.path(MODEL)).unwrap()
 }
 
+/// Rank 0's losses of steps and evaluations.
+fn reported(job: &Job) -> Vec<f64> {
+    let losses = |(_, event): (u32, Event)| match event {
+        Event::Step { loss, .. } => vec![loss],
+        Event::Eval { loss, accuracy, .. } => vec![loss, accuracy],
+        _ => vec![],
+    };
+    job.events().remove(&0).unwrap().into_iter().flat_map(losses).collect()
+}
+
+/// Four virtual ranks have 6 pictures each, in 2 batches.
+#[test]
+fn virtual_ranks_report_the_same_and_end_with_the_same_bits_whatever_number_of_ranks_is_left() {
+    let args = args(&["--virtual-ranks", "4", "--lr-for-batch", "4"]);
+    let run = |world| {
+        let mut job = Job::new(lab());
+        let printed = job.succeeds(world, &args).stdout();
+        (reported(&job), numbers(&printed, "train loss: "), job.weights(world))
+    };
+    let one = run(1);
+    assert_eq!((one.0.len(), one.1.len()), (2 * 2 + 3 * 2, 2), "{one:?}");
+    for world in [2, 4] {
+        assert!(run(world) == one, "{world} ranks report other losses, or end with other bits");
+    }
+    let mut job = Job::with(lab(), &[kill(2, 0, 1), kill(0, 1, 0)]);
+    for world in [3, 1] {
+        let attempt = job.attempt(world, &args);
+        assert!(!attempt.succeeded() && !attempt.stderr().contains("differ in bits"), "{}", attempt.stderr());
+    }
+    job.succeeds(4, &args);
+    assert_eq!(job.injected(), 2);
+    assert!(job.weights(4) == one.2, "the weights have other bits");
+    let refused = Job::new(lab()).attempt(1, &quick(&["--virtual-ranks", "4", "--sync-batch-norm"])).stderr();
+    assert!(refused.contains("'--virtual-ranks <VIRTUAL_RANKS>' cannot be used with '--sync-batch-norm'"), "{refused}");
+}
+
 /// Before the first snapshot, and when the newest is within an epoch and at the start of one.
 #[test]
 fn kills_of_either_of_two_ranks_change_no_bit() {

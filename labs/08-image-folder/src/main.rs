@@ -23,7 +23,7 @@ use lockstep::optim::{Adam, AdamOptions, Optimizer, named_parameters};
 use lockstep::pretrained::{self, LoadOptions};
 use lockstep::progress::of_epochs;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, Snapshots};
+use lockstep::snapshot::{Run, Save, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use lockstep_vision::{AutoAugment, Normalize, Pipeline, Resize, Transformed, houses_or_drawn};
 use tch::Device;
@@ -91,8 +91,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
     let (samples, data, batch_size) = (train_set.len(), train_set.fingerprint()?, args.batch_size.get());
-    let sampler = Arc::new(DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(train_set, Arc::clone(&sampler), batch_size)?.workers(args.workers);
+    let sampler = DistributedSampler::new(samples, env.rank, env.world_size)?.seed(args.seed);
+    let loader = DataLoader::new(train_set, sampler, batch_size)?.workers(args.workers);
     let loader = loader.channels_last(args.channels_last).pin_memory(device);
     let validation = EvalOptions { criterion, batch_size, workers: args.workers };
 
@@ -110,7 +110,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     // ANCHOR: loop
     for epoch in start.epoch..args.epochs {
         let from = start.within(epoch);
-        report.epoch_at(from, &loader, batch_size, &sampler);
+        report.epoch_at(from, &loader);
         let mut trained = Evaluation::default();
         for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
             let batch = batch?.to(device);
@@ -125,7 +125,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
             let next = loader.after(from, step);
             if !next.is_start() {
                 let state = (schedule.state(), best.best());
-                snapshots.save_if_with(args.save.is_due(next), next, &vs, &optimizer, &state, model.group())?;
+                let save = Save::new(next, &vs, &optimizer).with(&state);
+                snapshots.save_if(args.save.is_due(next), save, model.group())?;
             }
         }
         report.trained(epoch, args.epochs, &trained.all_reduce(model.group())?);
@@ -136,7 +137,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
         }
         best.offer(epoch, &validated, &vs, model.group())?;
         let state = (schedule.state(), best.best());
-        snapshots.save_if_with(true, Position::start_of(epoch + 1), &vs, &optimizer, &state, model.group())?;
+        let save = Save::new(Position::start_of(epoch + 1), &vs, &optimizer).with(&state);
+        snapshots.save_if(true, save, model.group())?;
     }
     snapshots.finish()?;
     // ANCHOR_END: loop

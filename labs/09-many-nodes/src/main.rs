@@ -37,7 +37,10 @@ fn run(env: &LaunchEnv, args: &Args) -> Result<()> {
         println!("World size: {}", env.world_size);
     }
     for (number, node) in nodes(env, &group)?.iter().enumerate().filter(|_| env.rank.is_zero()) {
-        println!("node {number}: {node}; {}", share(node, env.world_size.get()));
+        match args.training.virtual_ranks {
+            None => println!("node {number}: {node}; {}", share(node, env.world_size.get())),
+            Some(_) => println!("node {number}: {node}"), // the shares are those of virtual ranks
+        }
     }
     let weights = lab_06::train(env, group, &args.training)?;
     let digest = checkpoint::digest(&weights)?;

@@ -53,9 +53,8 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let compression = args.compression().map(|how| CompressedAverage::new(Rc::clone(&group), &vs, how, args.seed));
     let mut compression = compression.transpose()?;
 
-    let batch_size = args.batch_size.get();
-    let sampler = Arc::new(DistributedSampler::new(train_set.len(), env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::new(train_set), Arc::clone(&sampler), batch_size)?.workers(1);
+    let sampler = DistributedSampler::new(train_set.len(), env.rank, env.world_size)?.seed(args.seed);
+    let loader = DataLoader::new(Arc::new(train_set), sampler, args.batch_size.get())?.workers(1);
     let schedule = args.schedule(env.world_size.get())?;
     let options = SgdOptions { lr: args.lr, momentum: args.momentum, ..Default::default() };
     let mut optimizer = Sgd::new(named_parameters(&vs), options)?;
@@ -64,7 +63,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let mut costs = Costs::new(&group);
     let mut trained = Evaluation::default();
     for epoch in 0..args.epochs {
-        report.epoch(epoch, &loader, batch_size, &sampler);
+        report.epoch(epoch, &loader);
         trained = Evaluation::default();
         let mut batches = loader.epoch(epoch);
         for step in 0..loader.steps() {
@@ -88,7 +87,7 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     report.say_once(costs.table(&alone));
     let (loss, accuracy) = (trained.loss(), 100.0 * trained.accuracy());
     report.say_once(format!("final loss {loss:.4}, accuracy {accuracy:.1} %, over all samples of the last epoch"));
-    report.say(costs.counters(&alone, model.reducer().bucket_numels()?.len()));
+    report.say(costs.counters(&alone, model.reducer()?.bucket_numels()?.len()));
     if let Some(folder) = &args.weights {
         checkpoint::save_of_rank(&vs, folder, env.rank)?;
     }

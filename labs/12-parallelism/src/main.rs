@@ -86,6 +86,9 @@ pub(crate) struct Args {
     /// Sequences or pictures in a step, of all ranks together
     #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(i64).range(1..=4096))]
     pub(crate) batch_size: i64,
+    /// Divide a step among so many virtual ranks, for ddp and zero: with the same bits on any number of ranks up to theirs
+    #[arg(long)]
+    pub(crate) virtual_ranks: Option<NonZeroUsize>,
     /// Micro-batches into which a pipeline divides them
     #[arg(long, default_value = "4")]
     pub(crate) micro_batches: NonZeroUsize,

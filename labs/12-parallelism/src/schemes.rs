@@ -1,5 +1,6 @@
 //! One training step in each scheme. In all of them a step has the same batch and leaves the weights that one rank alone would leave.
 
+use std::num::NonZeroUsize;
 use std::rc::Rc;
 use std::thread;
 
@@ -68,7 +69,8 @@ impl Training {
         let how = match args.scheme {
             Scheme::Ddp | Scheme::Zero => {
                 let net = start.network(&mut vs, Part { data: Some(group), ..whole })?;
-                let options = DdpOptions { fixed_buckets: true, ..Default::default() };
+                let options =
+                    DdpOptions { fixed_buckets: true, virtual_ranks: args.virtual_ranks, ..Default::default() };
                 How::Replicated(DistributedDataParallel::new(net, &vs, Rc::clone(group), &options)?)
             }
             Scheme::Sharded => {
@@ -125,10 +127,18 @@ impl Training {
         let (world, rank) = (self.group.size().get(), self.group.rank().get());
         let loss = match &self.how {
             How::Replicated(model) => {
-                let mine = batch.chunk(world).swap_remove(rank);
-                let loss = model.forward_with(|net| net.loss(&net.forward(&mine.inputs, &Plain), &mine.targets))?;
-                model.backward(&loss)?;
-                self.sum_over_ranks(loss.double_value(&[]) / world as f64)?
+                let ranks = model.virtual_ranks();
+                let (parts, mut losses) = (batch.chunk(ranks.count().get()), Vec::new());
+                for v in ranks.own() {
+                    let mine = &parts[v.get()];
+                    let loss = model.forward_with(|net| net.loss(&net.forward(&mine.inputs, &Plain), &mine.targets))?;
+                    model.backward(&loss)?;
+                    losses.push(loss.double_value(&[]));
+                }
+                match ranks.are_asked_for() {
+                    true => ranks.mean(&self.group, &losses)?,
+                    false => self.sum_over_ranks(losses[0] / world as f64)?,
+                }
             }
             How::Sharded(net, units) => {
                 let mine = batch.chunk(world).swap_remove(rank);
@@ -209,9 +219,15 @@ fn check(args: &Args, world: usize) -> Result<i64> {
         Scheme::Pipeline => args.micro_batches.get(),
         Scheme::Threads => args.replicas.get(),
         Scheme::Tensor | Scheme::Context => 1,
-        Scheme::Ddp | Scheme::Zero | Scheme::Sharded | Scheme::Expert => world,
+        Scheme::Ddp | Scheme::Zero => args.virtual_ranks.map_or(world, NonZeroUsize::get),
+        Scheme::Sharded | Scheme::Expert => world,
     } as i64;
     let size = args.batch_size;
+    ensure!(
+        args.virtual_ranks.is_none() || matches!(args.scheme, Scheme::Ddp | Scheme::Zero),
+        "--virtual-ranks is for the schemes ddp and zero: any other divides the training by its real ranks, so that its bits follow their number; \
+         leave out one of the two flags"
+    );
     ensure!(size % parts == 0, "--batch-size {size} cannot be divided into {parts} equal parts");
     let is_threads = args.scheme == Scheme::Threads;
     ensure!(

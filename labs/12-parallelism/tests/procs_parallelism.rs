@@ -6,6 +6,7 @@ use std::path::Path;
 
 use lockstep_contract::events::Event;
 use lockstep_cost::{Experts, Layout, TransformerStep};
+use lockstep_replay::model::SpanKind;
 use lockstep_testkit::python::assert_prints_alike;
 use lockstep_testkit::{Job, numbers};
 
@@ -45,6 +46,36 @@ impl Ended {
         let (_, numbers) = line.split_once(mark).unwrap();
         let numbers = numbers.split(|c: char| !c.is_ascii_digit()).filter_map(|word| word.parse().ok());
         numbers.collect::<Vec<_>>().try_into().unwrap()
+    }
+}
+
+#[test]
+fn a_recorded_pipeline_shows_each_message_between_its_stages() {
+    const STAGES: usize = 2;
+    let mut job = Job::new(lab()).recorded();
+    job.succeeds(STAGES, &["--scheme", "pipeline", "--steps", "2", "--micro-batches", "3"]);
+    let replay = lockstep_replay::read(&job.path("recording")).unwrap();
+    assert!(replay.missing.is_empty() && replay.standstills.is_empty() && replay.mismatches.is_empty(), "{replay:?}");
+    let spans = |rank: usize, kind: SpanKind| replay.lanes[rank].spans.iter().filter(move |span| span.kind == kind);
+    let span = |id: u32| replay.lanes.iter().flat_map(|lane| &lane.spans).find(|span| span.id == id).unwrap();
+    for rank in 0..STAGES {
+        let received: Vec<_> = spans(rank, SpanKind::Receive).collect();
+        // One for each micro-batch of each step: activations in one direction, their gradients in the other.
+        assert_eq!((received.len(), spans(rank, SpanKind::Send).count()), (6, 6));
+        for receive in received {
+            let [sent] = receive.matched[..] else { panic!("{receive:?}") };
+            let [received, sent] = [receive, span(sent)].map(|span| span.call.as_ref().unwrap());
+            assert_eq!((received.peer, sent.peer), (Some(1 - rank), Some(rank)));
+            assert_eq!((received.bytes, &received.after), (sent.bytes, &sent.before));
+            assert!(!received.after.is_empty());
+        }
+    }
+    // The first activations reach the second stage after its receive has begun to wait, or before.
+    let waits = replay.waits.iter().filter(|wait| span(wait.span).kind == SpanKind::Receive);
+    for wait in waits {
+        assert_eq!(wait.on.iter().map(|on| on.rank).collect::<Vec<_>>(), [1 - wait.rank]);
+        assert_eq!(wait.to, wait.on[0].until);
+        assert!(wait.to.is_some());
     }
 }
 
@@ -284,6 +315,28 @@ fn the_python_script_has_the_same_losses_in_each_scheme() {
         let python = twin.succeeds(2, &[&[script], &args[..]].concat());
         let own = Job::new(lab()).succeeds(2, &args);
         assert_prints_alike(&own.stdout(), &python.stdout(), &[" loss "], 1e-9);
+    }
+}
+
+#[test]
+fn virtual_ranks_have_the_same_losses_on_any_number_of_ranks_and_are_refused_where_the_real_ranks_divide_the_model() {
+    for scheme in ["ddp", "zero"] {
+        let args = ["--scheme", scheme, "--virtual-ranks", "4"];
+        let [one, two, three] = [1, 2, 3].map(|world| Ended::of(world, &args).0);
+        let losses = |printed: &str| -> Vec<String> {
+            printed.lines().filter(|line| line.starts_with("step ")).map(str::to_owned).collect()
+        };
+        assert_eq!(losses(&one).len(), STEPS);
+        assert!(losses(&two) == losses(&one) && losses(&three) == losses(&one), "{one}{two}{three}");
+    }
+    for scheme in ["sharded", "tensor", "pipeline", "context", "expert", "threads"] {
+        let ended = Job::new(lab()).attempt(1, &["--scheme", scheme, "--virtual-ranks", "4"]);
+        let said = ended.stderr();
+        assert!(
+            !ended.succeeded() && said.contains("--virtual-ranks is for the schemes ddp and zero"),
+            "{scheme}: {said}"
+        );
+        assert!(said.contains("leave out one of the two"), "{said}");
     }
 }
 

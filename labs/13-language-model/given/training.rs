@@ -14,7 +14,7 @@ use lockstep::loss::IGNORE_INDEX;
 use lockstep::optim::{AdamW, AdamWOptions, Optimizer, named_parameters};
 use lockstep::parallel::MixtureOfExperts;
 use lockstep::parallel::context::zigzag;
-use lockstep::snapshot::{Run as SameRun, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run as SameRun, Save, SnapshotOptions, Snapshots};
 use tch::nn::VarStore;
 use tch::{Tensor, no_grad};
 
@@ -196,7 +196,9 @@ impl Passes for Training {
         };
         let due = position.is_start() || batches.is_multiple_of(EVERY);
         if let Some(snapshots) = &mut self.snapshots {
-            let saved = snapshots.save_if_with(due, position, &self.vs, &self.optimizer, &numbers.to_vec(), self.group);
+            let numbers = numbers.to_vec();
+            let save = Save::new(position, &self.vs, &self.optimizer).with(&numbers);
+            let saved = snapshots.save_if(due, save, self.group);
             self.failed = self.failed.take().or(saved.err().map(Into::into));
         }
     }

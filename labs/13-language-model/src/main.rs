@@ -12,9 +12,10 @@ use std::time::Instant;
 
 use anyhow::Result;
 use clap::Parser;
-use lockstep::accumulate::accumulate;
+use lockstep::accumulate::accumulate_virtual;
 use lockstep::data::{Dataset, Texts, Tokenizer, Windows};
 use lockstep::device::DeviceChoice;
+use lockstep::elastic::VirtualLoader;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::evaluate;
@@ -23,7 +24,7 @@ use lockstep::optim::schedule::{Cosine, Warmup};
 use lockstep::optim::{AdamW, AdamWOptions, GradParts, Optimizer, clip_grad_norm, named_parameters};
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Tensor, no_grad};
@@ -38,13 +39,9 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     let group = Rc::new(init_process_group(env, device, &Default::default())?);
     let report = Reporter::new(env, device)?;
 
-    // ANCHOR: data
     let text = Text::read(args)?;
     let (windows, batch_size) = (text.train.len(), args.batch_size.get());
     let run = Run { seed: args.seed, samples: windows, data: text.train.fingerprint()?, batch_size };
-    let sampler = Arc::new(DistributedSampler::new(windows, env.rank, env.world_size)?.seed(args.seed));
-    let loader = DataLoader::new(Arc::clone(&text.train), Arc::clone(&sampler), batch_size)?.workers(1);
-    // ANCHOR_END: data
 
     tch::manual_seed(args.seed as i64);
     let mut vs = VarStore::new(Device::Cpu);
@@ -52,12 +49,20 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     vs.set_device(device);
     let params = named_parameters(&vs);
     let mut optimizer = AdamW::new(named_parameters(&vs), AdamWOptions { lr: args.lr, ..Default::default() })?;
-    let fixed = DdpOptions { fixed_buckets: true, ..Default::default() };
+    let virtual_ranks = args.virtual_ranks;
+    let fixed = DdpOptions { fixed_buckets: true, virtual_ranks, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, group, &fixed)?;
+    // ANCHOR: data
+    let ranks = model.virtual_ranks(); // one on each rank, unless --virtual-ranks asks for more
+    let loader = VirtualLoader::new(ranks, |v| {
+        let sampler = DistributedSampler::new(windows, v, ranks.count())?.seed(args.seed);
+        anyhow::Ok(DataLoader::new(Arc::clone(&text.train), sampler, batch_size)?.workers(1))
+    })?;
+    // ANCHOR_END: data
     // Both count windows, not steps: so they mean the same on any number of ranks.
     let all = args.epochs * windows as u64;
     let schedule = Cosine::new(Warmup::new(args.lr, 0.1, all / 20)?, 0.1 * args.lr, all.max(1))?;
-    let options = SnapshotOptions { keep: args.keep, sets_rates: true, ..Default::default() };
+    let options = SnapshotOptions { keep: args.keep, sets_rates: true, virtual_ranks, ..Default::default() };
     let mut snapshots = Snapshots::new(&args.snapshots, run, options, &report);
     let start = snapshots.resume(&vs, &mut optimizer, model.group())?;
 
@@ -65,37 +70,42 @@ fn train(env: &LaunchEnv, args: &Args) -> Result<()> {
     for epoch in start.epoch..args.epochs {
         let from = start.within(epoch);
         let (begun, mut here, mut tokens) = (Instant::now(), from, 0);
-        report.epoch_at(from, &loader, batch_size, &sampler);
-        for (step, batch) in (from.step..).zip(loader.epoch_at(from)) {
-            let batch = batch?.to(device);
-            seed_step(args.seed, epoch, step, env.rank);
+        report.epoch_at(from, &loader);
+        for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
             schedule.apply(epoch * windows as u64 + here.samples as u64, &mut optimizer);
             // ANCHOR: step
             optimizer.zero_grad();
-            let parts = args.micro_batches.get() as i64;
-            let micro: Vec<(Tensor, Tensor)> =
-                batch.inputs.chunk(parts, 0).into_iter().zip(batch.targets.chunk(parts, 0)).collect();
+            let (parts, mut micro, mut taken) = (args.micro_batches.get() as i64, Vec::new(), 0);
+            for (v, batch) in batches? {
+                let batch = batch.to(device);
+                let [inputs, targets] = [&batch.inputs, &batch.targets].map(|tensor| tensor.chunk(parts, 0));
+                micro.push((v, inputs.into_iter().zip(targets).collect()));
+                taken += batch.len();
+            }
             let count = |(_, targets): &(Tensor, Tensor)| criterion.count(targets);
-            let loss = accumulate(&model, &micro, count, |(inputs, targets)| {
+            let loss = accumulate_virtual(&model, &micro, count, |v, number, (inputs, targets)| {
+                if number == 0 {
+                    seed_step(args.seed, epoch, step, v);
+                }
                 let logits = model.forward_with(|net| net.forward_t(inputs, true))?;
                 criterion.sum(&logits, targets)
             })?;
             clip_grad_norm(&[GradParts::whole(&params)], args.clip)?;
             optimizer.step()?;
             // ANCHOR_END: step
-            report.step(epoch, step, loss, batch.len());
-            tokens += batch.len() * args.window;
+            report.virtual_step(ranks, epoch, step, loss, taken);
+            tokens += taken / ranks.own().len() * ranks.count().get() * args.window;
             here = loader.after(from, step);
             if !here.is_start() {
                 let due = args.save_every_steps.is_some_and(|every| here.step % every == 0);
-                snapshots.save_if(due, here, &vs, &optimizer, model.group())?;
+                snapshots.save_if(due, Save::new(here, &vs, &optimizer), model.group())?;
             }
         }
-        let rate = (tokens * env.world_size.get()) as f64 / begun.elapsed().as_secs_f64();
+        let rate = tokens as f64 / begun.elapsed().as_secs_f64();
         let held_out = evaluate(&model, Arc::clone(&text.held_out), device)?;
         report.eval(epoch, &held_out);
         report.say_once(format!("{rate:.0} tokens a second; perplexity {:.2} on held-out text", held_out.perplexity()));
-        snapshots.save_if(true, Position::start_of(epoch + 1), &vs, &optimizer, model.group())?;
+        snapshots.save_if(true, Save::new(Position::start_of(epoch + 1), &vs, &optimizer), model.group())?;
     }
     snapshots.finish()?;
     if let Some(folder) = &args.weights {
@@ -172,6 +182,9 @@ struct Args {
     /// Parts of a batch, whose gradients are added up before the ranks exchange them
     #[arg(long, default_value = "2")]
     micro_batches: NonZeroUsize,
+    /// Train so many virtual ranks, each with its own batch, on any number of ranks up to theirs: with the same bits on all
+    #[arg(long)]
+    virtual_ranks: Option<NonZeroUsize>,
     /// Blocks of the model
     #[arg(long, default_value_t = 2)]
     layers: usize,
@@ -181,13 +194,16 @@ struct Args {
     /// Numbers for each token between two blocks
     #[arg(long, default_value_t = 96)]
     width: usize,
+    /// The part of the numbers that training drops between the layers
+    #[arg(long, default_value_t = 0.0)]
+    dropout: f64,
     /// The highest learning rate
     #[arg(long, default_value_t = 3e-3)]
     lr: f64,
     /// The largest norm of all gradients together
     #[arg(long, default_value_t = 1.0)]
     clip: f64,
-    /// Seed of initial weights, the order of the windows, and what is written
+    /// Seed of initial weights, the order of the windows, dropout, and what is written
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// The folder of snapshots; training resumes from the newest good one
@@ -215,7 +231,7 @@ struct Args {
 
 impl Args {
     fn config(&self, vocabulary: usize) -> GptConfig {
-        let Args { window: context, layers, heads, width, .. } = *self;
-        GptConfig { vocabulary, context, layers, heads, width, positions: Positions::Learned }
+        let Args { window: context, layers, heads, width, dropout, .. } = *self;
+        GptConfig { vocabulary, context, layers, heads, width, positions: Positions::Learned, dropout }
     }
 }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Job, kill, margin};
+use lockstep_testkit::{Attempt, Job, kill, margin};
 
 fn lab() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lab-13-language-model")
@@ -59,6 +59,33 @@ fn goes_on_in_the_middle_of_an_epoch_on_another_number_of_ranks() {
     assert_eq!(losses(&resumed).len(), 1, "{resumed}");
 }
 
+/// With dropout, micro-batches, clipping and a schedule. An epoch has 6 steps of 4 virtual ranks.
+#[test]
+fn virtual_ranks_end_with_the_same_bits_whatever_number_of_ranks_is_left() {
+    let sizes = ["--device", "cpu", "--samples", "96", "--batch-size", "4", "--held-out", "8", "--width", "32"];
+    let more = ["--epochs", "2", "--save-every-steps", "2", "--dropout", "0.1", "--virtual-ranks", "4"];
+    let args = [&sizes[..], &more, &["--weights", "weights", "--write", "10"]].concat();
+    let mut alone = Job::new(lab());
+    let of_rank_0 = |attempt: Attempt| String::from_utf8(attempt.0[0].stdout.clone()).unwrap();
+    let printed = of_rank_0(alone.succeeds(1, &args));
+    let mut job = Job::with(lab(), &[kill(2, 0, 3), kill(1, 1, 1)]);
+    for world in [3, 2] {
+        let attempt = job.attempt(world, &args);
+        assert!(!attempt.succeeded() && !attempt.stderr().contains("differ in bits"), "{}", attempt.stderr());
+    }
+    let last = of_rank_0(job.succeeds(4, &args));
+    assert_eq!(job.injected(), 2);
+    assert!(job.weights(4) == alone.weights(1), "the weights have other bits");
+    let written = |printed: &str| printed.split_once("It writes:").unwrap().1.to_owned();
+    assert_eq!(written(&last), written(&printed));
+    assert_eq!(losses(&last).last(), losses(&printed).last());
+    // Dropout does something, and it is the virtual rank's.
+    let without: Vec<&str> = args.iter().map(|arg| if *arg == "0.1" { "0" } else { arg }).collect();
+    let mut job = Job::new(lab());
+    job.succeeds(1, &without);
+    assert!(job.weights(1) != alone.weights(1), "dropout changes nothing");
+}
+
 #[test]
 fn refuses_texts_and_sizes_that_make_no_model() {
     let mut job = Job::new(lab());
@@ -69,6 +96,7 @@ fn refuses_texts_and_sizes_that_make_no_model() {
         (&["--vocabulary", "100"], "too small for byte pairs"),
         (&["--window", "0"], "windows of 0 tokens"),
         (&["--heads", "5"], "do not divide a width"),
+        (&["--dropout", "1"], "a dropout of 1: choose a part from 0 to below 1"),
     ] {
         let ended = job.attempt(1, args);
         assert!(!ended.succeeded() && ended.stderr().contains(says), "{args:?}: {}", ended.stderr());

@@ -19,5 +19,6 @@ from lockstep_exercise.lab_06 import fsync, open, open_folder, remove, replace
 def whole(path: Path, data: bytes) -> None:
     """Saves `data` in the file `path`, which may contain an old snapshot."""
     # `path.with_name("…")` is a file in the same folder, and `path.parent` is the folder, which can be opened and synced, too.
-    # `with open(path, "wb") as file:` has `file.write(data)`, and `fsync(file.fileno())` syncs it.
+    # `with open(path, "wb") as file:` has `file.write(data)`; `file.flush()` passes what is still in its buffer to the kernel, and
+    # `fsync(file.fileno())` waits until what the kernel has is on disk.
     raise NotImplementedError("save all of the bytes or none")

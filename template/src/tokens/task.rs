@@ -74,7 +74,8 @@ pub(crate) type Rule = AdamWOptions;
 /// Tokens, shape `[n, t]`, to logits, shape `[n, t, vocabulary]`.
 pub(crate) fn network(vs: &Path<'_>, data: &Data) -> Result<Network> {
     let (vocabulary, context) = (data.tokenizer.vocabulary(), data.window);
-    let config = GptConfig { vocabulary, context, layers: 2, heads: 4, width: 64, positions: Positions::Rotary };
+    let (layers, heads, width, positions, dropout) = (2, 4, 64, Positions::Rotary, 0.0);
+    let config = GptConfig { vocabulary, context, layers, heads, width, positions, dropout };
     Ok(Gpt::new(vs, config)?)
 }
 
@@ -87,8 +88,8 @@ pub(crate) fn units(net: &Network) -> Vec<String> {
     net.units()
 }
 
-pub(crate) fn forward(net: &Network, inputs: &Tensor, _train: bool, run: &RunUnit<'_>) -> Tensor {
-    net.forward_units(inputs, run)
+pub(crate) fn forward(net: &Network, inputs: &Tensor, train: bool, run: &RunUnit<'_>) -> Tensor {
+    net.forward_units(inputs, train, run)
 }
 
 /// How many targets of a batch count.

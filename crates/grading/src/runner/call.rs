@@ -7,10 +7,10 @@ use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use lockstep_contract::exercise::{ANSWERS, Answers, CALL, Call};
+use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 use lockstep_contract::foreign::{self, quotation};
-use lockstep_contract::{BACKEND, CLEARED_VARIABLES};
-use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template, end_of_file};
+use lockstep_contract::{BACKEND, CLEARED_VARIABLES, recording};
+use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template};
 use tempfile::TempDir;
 
 use super::limits::words;
@@ -36,6 +36,7 @@ pub(super) struct RunningCall<'a> {
     pub(super) folder: &'a Path,
     options: &'a CallOptions,
     confined: bool,
+    records: bool,
     pub(super) ranks: usize,
     pub(super) answers: Answers,
     pub(super) store: tcpstore::Server,
@@ -45,11 +46,22 @@ fn one_thread() -> (OsString, Option<OsString>) {
     ("OMP_NUM_THREADS".into(), Some("1".into()))
 }
 
-/// The program as a template of ranks, if it waits for requests.
-pub(super) fn template(program: &Program) -> Option<Template> {
+/// The program as a template of ranks, if it waits for requests. With a folder, it is confined: it and its copies write nowhere else.
+pub(super) fn template(program: &Program, confined_to: Option<&Path>) -> io::Result<Template> {
     let mut env: Vec<(OsString, Option<OsString>)> = CLEARED_VARIABLES.map(|name| (name.into(), None)).into();
     env.push(one_thread()); // libgomp reads it when it is loaded
-    Template::start(program.path.as_os_str(), &program.args, &env).ok()
+    let folders = confined_to.map(|folder| [folder, program.given.as_deref().unwrap_or(folder)]);
+    let (path, args) = command(program, folders)?;
+    Template::start(&path, &args, &env)
+}
+
+/// The program, or this executable, which confines the program to two folders.
+fn command(program: &Program, confined_to: Option<[&Path; 2]>) -> io::Result<(OsString, Vec<OsString>)> {
+    let Some(folders) = confined_to else { return Ok((program.path.clone().into(), program.args.clone())) };
+    let mut args = words(folders, &program.readable);
+    args.push(program.path.clone().into());
+    args.extend(program.args.iter().cloned());
+    Ok((std::env::current_exe()?.into(), args))
 }
 
 /// The store in which the ranks meet.
@@ -76,6 +88,8 @@ pub(super) struct CallResult {
     pub(super) notes: Vec<String>,
     /// Whether the ranks left files in their working directory.
     pub(super) left_files: bool,
+    /// Where the recording of the call is kept, if it is.
+    pub(super) recording: Option<PathBuf>,
 }
 
 impl CallResult {
@@ -106,7 +120,7 @@ impl<'a> RunningCall<'a> {
     /// Creates the files and starts the store.
     pub(super) fn new(
         program: &'a Program,
-        confined: bool,
+        (confined, records): (bool, bool),
         folder: &'a TempDir,
         options: &'a CallOptions,
         request: &Call,
@@ -119,7 +133,7 @@ impl<'a> RunningCall<'a> {
             format!("cannot write to {}: export TMPDIR=DIR, a folder in which you may write", foreign::path(folder))
         })?;
         let store = store().context("cannot open a store for the ranks on 127.0.0.1")?;
-        Ok(RunningCall { program, folder, options, confined, ranks: options.ranks.max(1), answers, store })
+        Ok(RunningCall { program, folder, options, confined, records, ranks: options.ranks.max(1), answers, store })
     }
 
     /// How to start a rank.
@@ -143,9 +157,13 @@ impl<'a> RunningCall<'a> {
             (CALL.into(), Some(self.folder.join("call").into())),
             (ANSWERS.into(), Some(self.answers.0.clone().into())),
         ]);
+        if self.records {
+            env.push((recording::FOLDER.into(), Some(self.folder.join(RECORDED).into())));
+        }
         env.extend(self.options.env.iter().map(|(name, value)| (name.into(), Some(value.into()))));
         let folder = self.options.folder.clone().unwrap_or_else(|| self.folder.join(WORK));
-        let (program, args) = self.command()?;
+        let folders = [self.folder, self.options.folder.as_deref().unwrap_or(self.folder)];
+        let (program, args) = command(self.program, self.confined.then_some(folders))?;
         Ok(Spec {
             program,
             args,
@@ -156,24 +174,50 @@ impl<'a> RunningCall<'a> {
             stderr: Sink::Fd(printed.into()),
         })
     }
+}
 
-    /// The program, or this executable, which confines the program.
-    fn command(&self) -> io::Result<(OsString, Vec<OsString>)> {
-        if !self.confined {
-            return Ok((self.program.path.clone().into(), self.program.args.clone()));
+/// Where the ranks record their calls.
+const RECORDED: &str = "recorded";
+
+/// Where the last recording is kept: a file for each user.
+pub(super) fn kept_recording() -> PathBuf {
+    let user = rustix::process::geteuid().as_raw();
+    lockstep_paths::temporary_folder().join(format!("lockstep-grade-{user}.recording"))
+}
+
+impl RunningCall<'_> {
+    /// Keeps what the ranks have recorded in `file`, in place of what was there, if they hung or made different calls. `None` if nothing was
+    /// recorded, as by ranks in Python, or it cannot be kept: the finding matters more.
+    pub(super) fn keep(&self, result: &CallResult, file: PathBuf) -> Option<PathBuf> {
+        let folder = self.folder.join(RECORDED);
+        let recorded = recording::parts(&folder).is_ok_and(|parts| !parts.is_empty());
+        if !recorded || !is_about_calls(result) {
+            return None;
         }
-        let mut args: Vec<OsString> =
-            words([self.folder, self.options.folder.as_deref().unwrap_or(self.folder)]).into();
-        args.push(self.program.path.clone().into());
-        args.extend(self.program.args.iter().cloned());
-        Ok((std::env::current_exe()?.into(), args))
+        let program = self.program.path.display().to_string();
+        let header = recording::Header { program, ..recording::Header::default() };
+        lockstep_paths::write_atomically(&file, |out| recording::write_file(&folder, header, out)).ok()?;
+        Some(file)
     }
 }
 
+/// Returns true if ranks hung, or made different calls.
+fn is_about_calls(result: &CallResult) -> bool {
+    let differ = |outcome: &RankOutcome| match outcome {
+        RankOutcome::Answered(Answer::Failed { error: text } | Answer::Panicked { message: text, .. }) => {
+            text.contains(DIFFERENT)
+        }
+        _ => false,
+    };
+    let hang = result.finding.as_ref().is_some_and(|finding| finding.verdict == Verdict::Hang);
+    hang || result.outcomes.iter().any(differ)
+}
+
+/// In errors of ranks whose calls differ.
+const DIFFERENT: &str = "met different calls on different ranks";
+
 /// The number of lines to show, over all ranks.
 const LINES: usize = 20;
-/// How much to read from the end of a rank's file, in bytes.
-const TAIL: u64 = 8 << 10;
 
 /// The file for a rank's stdout and stderr.
 fn output_file(folder: &Path, rank: usize) -> PathBuf {
@@ -183,20 +227,45 @@ fn output_file(folder: &Path, rank: usize) -> PathBuf {
 /// The last lines of all ranks, each after the name of its rank.
 pub(super) fn last_lines(folder: &Path, ranks: usize) -> Vec<String> {
     let each = LINES.div_ceil(ranks).max(2);
-    (0..ranks).flat_map(|rank| of_rank(&output_file(folder, rank), rank, each)).collect()
-}
-
-fn of_rank(file: &Path, rank: usize, most: usize) -> Vec<String> {
-    let end = end_of_file(file, TAIL).unwrap_or_default();
-    let text = String::from_utf8_lossy(&end);
-    let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let shown = lines.iter().skip(lines.len().saturating_sub(most));
-    shown.map(|line| format!("[rank {rank}] {}", quotation(line))).collect()
+    let of_rank = |rank| {
+        let lines = lockstep_process::last_lines(&output_file(folder, rank), each);
+        lines.into_iter().map(move |line| format!("[rank {rank}] {}", quotation(&line)))
+    };
+    (0..ranks).flat_map(of_rank).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn keeps_what_ranks_recorded_of_a_hang_and_of_calls_that_differ_and_of_nothing_else() {
+        let program = Program::from(Path::new("answers"));
+        let (options, request) = (CallOptions::default(), Call { task: "ring".into(), inputs: vec![] });
+        let folder = tempfile::tempdir().unwrap();
+        let call = RunningCall::new(&program, (false, true), &folder, &options, &request).unwrap();
+        let result = |outcomes: Vec<RankOutcome>, finding| CallResult { outcomes, finding, ..CallResult::default() };
+        let hang = result(vec![RankOutcome::Stopped], Some(Finding::new(Verdict::Hang, "no rank moves")));
+        let kept = || folder.path().join("kept");
+        assert_eq!(call.keep(&hang, kept()), None, "nothing is recorded");
+        let recorded = folder.path().join(RECORDED);
+        std::fs::create_dir(&recorded).unwrap();
+        std::fs::write(recorded.join("rank-0.jsonl"), "a line\n").unwrap();
+        let failed = |error: &str| RankOutcome::Answered(Answer::Failed { error: error.into() });
+        let differ =
+            result(vec![failed("barrier on rank 0 met different calls on different ranks after 0.01 s")], None);
+        for about_calls in [&hang, &differ] {
+            let file = call.keep(about_calls, kept()).unwrap();
+            assert!(std::fs::read_to_string(&file).unwrap().ends_with("\na line\n"));
+        }
+        let other = result(vec![failed("no sum")], Some(Finding::new(Verdict::OutOfBounds, "too many threads")));
+        assert_eq!(call.keep(&other, kept()), None);
+        // The ranks are told where to record.
+        let is_folder = |(name, value): &(OsString, Option<OsString>)| {
+            name == recording::FOLDER && value.as_deref() == Some(recorded.as_os_str())
+        };
+        assert!(call.spec(0).unwrap().env.iter().any(is_folder));
+    }
 
     #[test]
     fn shows_the_last_lines_of_each_rank_without_escapes() {

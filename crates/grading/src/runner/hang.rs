@@ -15,7 +15,7 @@ use lockstep_process::{Died, Orphan, Workers};
 use tcpstore::Server;
 
 use super::Options;
-use super::call::{CallResult, RunningCall, WORK, last_lines};
+use super::call::{CallResult, RunningCall, WORK, kept_recording, last_lines};
 use super::outcome::{RankOutcome, is_done};
 use crate::{Finding, Verdict, counted, joined};
 
@@ -78,9 +78,10 @@ impl RunningCall<'_> {
         let orphans = self.end(workers)?;
         let outcomes = outcomes.into_iter().map(|outcome| outcome.unwrap_or(RankOutcome::Stopped)).collect();
         let (printed, notes) = (last_lines(self.folder, self.ranks), self.answers.notes(self.ranks));
-        let mut files = self.folder.join(WORK).read_dir()?;
-        let left_files = files.next().is_some();
-        Ok(CallResult { outcomes, finding, begun, orphans, printed, notes, left_files })
+        let left_files = self.folder.join(WORK).read_dir()?.next().is_some();
+        let result = CallResult { outcomes, finding, begun, orphans, printed, notes, left_files, recording: None };
+        let recording = self.keep(&result, kept_recording());
+        Ok(CallResult { recording, ..result })
     }
 
     /// Collects answers, and deaths of ranks that left none.

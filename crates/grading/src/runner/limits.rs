@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
@@ -174,26 +174,32 @@ const ATTRIBUTES: [u64; 2] = [0x4008_6602, 0x401c_5820];
 /// Has no effect, and is no error: copying a file calls it.
 const WITHOUT_EFFECT: i64 = libc::SYS_fchmod;
 
-/// The arguments that precede the program.
-pub(super) fn words(folders: [&Path; 2]) -> [OsString; 3] {
-    let [one, other] = folders;
-    [CONFINED.into(), one.into(), other.into()]
+/// What programs read of a system, whichever they are.
+const SYSTEM: [&str; 12] =
+    ["/bin", "/dev", "/etc", "/lib", "/lib64", "/nix", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr"];
+
+/// The arguments that precede the program. It may write to two folders, and read what is in `readable` and [`SYSTEM`], or all if that is empty.
+pub(super) fn words(folders: [&Path; 2], readable: &[PathBuf]) -> Vec<OsString> {
+    let mut words: Vec<OsString> = vec![CONFINED.into()];
+    words.extend(folders.map(Into::into));
+    words.push(readable.len().to_string().into());
+    words.extend(readable.iter().map(Into::into));
+    words
 }
 
-/// Executes the program, confined to two folders. Returns only on failure.
-///
-/// # Errors
-/// When the confinement or the start fails.
+/// Executes the program, confined as [`words`] says. Returns only on failure.
 pub(crate) fn exec(args: &[OsString]) -> anyhow::Result<()> {
-    let [one, other, program, args @ ..] = args else {
-        bail!("{CONFINED} is an internal command: use `lockstep grade`")
-    };
+    let internal = || format!("{CONFINED} is an internal command: use `lockstep grade`");
+    let [one, other, number, rest @ ..] = args else { bail!(internal()) };
+    let number = number.to_str().and_then(|number| number.parse().ok()).with_context(internal)?;
+    let (readable, rest) = rest.split_at_checked(number).with_context(internal)?;
+    let [program, args @ ..] = rest else { bail!(internal()) };
     for (resource, most) in LIMITS {
         let limit = Rlimit { current: Some(most), maximum: Some(most) };
         // This fails only where a lower limit is already in place.
         let _ = setrlimit(resource, limit);
     }
-    confine([one, other]).context("cannot confine the program")?;
+    confine([one, other], readable).context("cannot confine the program")?;
     refuse_changes().context("cannot confine the program's calls")?;
     Err(Command::new(program).args(args).exec())
         .with_context(|| format!("cannot start {}", Path::new(program).display()))
@@ -209,8 +215,13 @@ pub fn writes_are_confined() -> bool {
         .is_ok()
 }
 
-fn confine(folders: [&OsString; 2]) -> anyhow::Result<RulesetStatus> {
-    let reading = path_beneath_rules(["/"], AccessFs::from_read(RULES));
+fn confine(folders: [&OsString; 2], readable: &[OsString]) -> anyhow::Result<RulesetStatus> {
+    let all = readable.is_empty().then_some(Path::new("/"));
+    let system = SYSTEM.iter().map(Path::new).filter(|_| !readable.is_empty());
+    let reading = path_beneath_rules(
+        all.into_iter().chain(system).chain(readable.iter().map(Path::new)),
+        AccessFs::from_read(RULES),
+    );
     let writing = path_beneath_rules(folders, AccessFs::from_all(RULES));
     let devices = path_beneath_rules(DEVICES, AccessFs::from_file(RULES));
     let rules = Ruleset::default().handle_access(AccessFs::from_all(RULES))?.scope(Scope::Signal)?.create()?;

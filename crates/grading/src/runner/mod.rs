@@ -20,6 +20,7 @@ use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use tempfile::TempDir;
 
 use crate::{Finding, Program, Verdict};
 use call::{CallResult, RunningCall};
@@ -47,6 +48,8 @@ pub struct Runner {
     /// The name of the task, or `TASK/NAME` for one of the course's answers.
     task: String,
     options: Options,
+    /// Ranks record their calls, for a replay.
+    records: bool,
     /// What the source of the answer shows, apart from results.
     notes: Vec<String>,
     /// None before the first call.
@@ -60,6 +63,8 @@ struct Started {
     workers: Workers,
     /// The program, which has loaded libtorch; None if it does not wait for requests. Then each rank is started separately.
     template: Option<Template>,
+    /// The folder of all calls, where copies of a confined program may write.
+    home: Option<TempDir>,
 }
 
 /// The results of all ranks.
@@ -73,6 +78,7 @@ impl Runner {
             program: program.clone(),
             task: String::new(),
             options: *options,
+            records: false,
             notes: Vec::new(),
             started: None,
             shared: None,
@@ -84,6 +90,11 @@ impl Runner {
         self.task = task.into();
         self.notes.clear();
         self.options = *options;
+    }
+
+    /// Lets ranks record their calls from now on. After a hang, or where calls differ, the recording is kept for the learner.
+    pub(crate) fn record_calls(&mut self) {
+        self.records = true;
     }
 
     /// A finding in the words of the answer's language, with what its source shows.
@@ -107,8 +118,7 @@ impl Runner {
 
     /// Calls the answer on `ranks` ranks with each input in turn.
     ///
-    /// # Errors
-    /// A [`Finding`] if a rank did not finish; failures of the machine or the course.
+    /// Errors: a [`Finding`] if a rank did not finish; failures of the machine or the course.
     pub fn call<I: Serialize, O: DeserializeOwned>(
         &mut self,
         ranks: usize,
@@ -118,9 +128,6 @@ impl Runner {
     }
 
     /// Calls the answer with other options.
-    ///
-    /// # Errors
-    /// The errors of [`call`](Self::call).
     pub fn call_with<I, O>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Outputs<O>>
     where
         I: Serialize,
@@ -132,8 +139,7 @@ impl Runner {
 
     /// Calls the answer where ranks are expected to die, and returns the outcome of each rank.
     ///
-    /// # Errors
-    /// A [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
+    /// Errors: a [`Finding`] for a hang, a panic, an error or leaked processes, but not for a death.
     pub fn outcomes<I: Serialize>(&mut self, options: &CallOptions, inputs: &[I]) -> anyhow::Result<Vec<RankOutcome>> {
         self.run_checked(options, inputs, |_| None)
     }
@@ -170,16 +176,15 @@ impl Runner {
     }
 
     fn run(&mut self, options: &CallOptions, request: &Call) -> anyhow::Result<CallResult> {
-        let folder = tempfile::Builder::new().prefix("lockstep-grade-").tempdir_in(lockstep_paths::temporary_folder());
-        let folder = folder.context("cannot make a folder")?;
         let ranks = options.ranks.max(1);
         check_room(OWN_TASKS + RANK_TASKS * ranks)?;
         let started = match &mut self.started {
             Some(started) => started,
             none => none.insert(Started::new(&self.program, self.options.confined).context("cannot start processes")?),
         };
+        let folder = started.folder().context("cannot make a folder")?;
         started.workers.register_cleanup(folder.path());
-        let call = RunningCall::new(&self.program, self.options.confined, &folder, options, request)?;
+        let call = RunningCall::new(&self.program, (self.options.confined, self.records), &folder, options, request)?;
         let pids = (0..ranks).map(|rank| started.start(rank, &call)).collect::<Result<Vec<_>, _>>();
         let workers = &mut started.workers;
         let result = pids.map_err(Into::into).and_then(|pids| call.watch(workers, &pids, &self.options));
@@ -201,9 +206,17 @@ impl Drop for Runner {
 
 impl Started {
     fn new(program: &Program, confined: bool) -> io::Result<Self> {
-        // Confined ranks may write to folders of their own, so each is confined at its start.
-        let template = (!confined).then(|| call::template(program)).flatten();
-        Ok(Started { workers: Workers::new()?, template })
+        // Copies of a confined program write where it may, and it has run nothing of a learner's. Compiled answers are in their program: each
+        // rank of these is confined at its start, to the folder of its call.
+        let home = (confined && program.given.is_some()).then(new_folder).transpose()?;
+        let makes_copies = !confined || home.is_some();
+        let template = makes_copies.then(|| call::template(program, home.as_ref().map(TempDir::path)).ok()).flatten();
+        Ok(Started { workers: Workers::new()?, template, home })
+    }
+
+    /// A new folder for a call.
+    fn folder(&self) -> io::Result<TempDir> {
+        self.home.as_ref().map_or_else(new_folder, |home| named().tempdir_in(home.path()))
     }
 
     fn start(&mut self, rank: usize, call: &RunningCall<'_>) -> io::Result<u32> {
@@ -216,6 +229,16 @@ impl Started {
         }
         self.workers.start(rank, call.spec(rank)?)
     }
+}
+
+fn named() -> tempfile::Builder<'static, 'static> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix("lockstep-grade-");
+    builder
+}
+
+fn new_folder() -> io::Result<TempDir> {
+    named().tempdir_in(lockstep_paths::temporary_folder())
 }
 
 impl<O> Outputs<O> {
@@ -250,7 +273,7 @@ fn fault(
     };
     let input = result.input(&finding);
     let given = finding.given.clone().or_else(|| described(inputs, input?));
-    Some(Finding { input, given, printed: result.printed.clone(), ..finding })
+    Some(Finding { input, given, printed: result.printed.clone(), recording: result.recording.clone(), ..finding })
 }
 
 /// An input as the answer gets it, if it is short: its parts, without the signs of the format in which it was passed.
@@ -377,9 +400,7 @@ mod tests {
             outcomes: vec![RankOutcome::Answered(met), RankOutcome::Died(Exit::Code(3))],
             finding: None,
             begun: vec![Some(0), None],
-            orphans: vec![],
-            printed: vec![],
-            notes: vec![],
+            ..CallResult::default()
         };
         let failed = |error: &str| Answer::Failed { error: error.into() };
         let found = |met: Answer| fault(&result(met), &[json!(5)], first_death).unwrap();

@@ -92,24 +92,6 @@ impl Trainer {
         Ok(loss)
     }
 
-    /// A step of `passes` batches, whose gradients are exchanged after the last one; with virtual ranks, one batch for each.
-    pub fn step_of(&mut self, passes: usize) -> anyhow::Result<()> {
-        self.clear();
-        if let Model::Together(ddp) = &self.model {
-            let pass = || -> anyhow::Result<()> {
-                let loss = ddp.forward(&self.inputs)?.cross_entropy_for_logits(&self.targets);
-                Ok(ddp.backward(&loss)?)
-            };
-            if ddp.virtual_ranks().are_asked_for() {
-                (1..passes).try_for_each(|_| pass())?;
-            } else {
-                ddp.no_sync(|| (1..passes).try_for_each(|_| pass()))?;
-            }
-            pass()?;
-        }
-        Ok(self.optimizer.step()?)
-    }
-
     fn clear(&mut self) {
         match self.zero_grad {
             ZeroGrad::ToNone => self.optimizer.zero_grad(),

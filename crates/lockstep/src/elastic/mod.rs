@@ -39,6 +39,10 @@
 //! # Ok(()) }
 //! ```
 //!
+//! **While the last virtual rank's backward pass runs**, finished buckets are on their way, as with DDP: [`DdpOptions::bucket_cap_mb`] sets
+//! their size. The passes of earlier virtual ranks need no communication. On a GPU, whose backward pass has threads of its own, and with
+//! [`find_unused_parameters`], all buckets go after the pass. Libtorch's reducer is not made, nor its buckets.
+//!
 //! **Batch norm** has the statistics of each virtual batch, as DDP's ranks have those of their own; running statistics are virtual
 //! rank 0's, as with `broadcast_buffers`. **Micro-batches** of one virtual rank go into [`no_sync`], all but the last, or into
 //! [`accumulate_virtual`]. Gradient clipping, a [`GradScaler`], [`ZeroRedundancyOptimizer`] and [`Snapshots`] need nothing else:
@@ -49,16 +53,20 @@
 //! last bits. Virtual ranks themselves have the same bits over all backends.
 //!
 //! **Bytes.** Of a gradient of B bytes, a rank with s subtrees of the tree sends (s + 1) · B · (W − 1) / W in a step: a reduce-scatter
-//! of s sums and an all-gather. A ring all-reduce sends 2 · B · (W − 1) / W, so it is the same where s is 1: if W is 1, 2, 4, V, or a
-//! power of two that divides V. Otherwise s is at most 2 · log₂ V. Sums of 16-bit gradients are kept, and sent, in 32 bits.
+//! of s sums, bucket by bucket, and an all-gather. A ring all-reduce sends 2 · B · (W − 1) / W, so it is the same where s is 1: if W is 1, 2, 4, V, or a
+//! power of two that divides V. Otherwise s is at most 2 · log₂ V. Where s is 1, ranks that share memory add in place, as DDP's all-reduce does;
+//! with more subtrees, pieces are copied once more, which is a small part of such a step. Sums of 16-bit gradients are kept, and sent, in 32 bits.
 //!
 //! **What else decides bits**: the number of libtorch's threads, which is set to 1 if `OMP_NUM_THREADS` is not set; V, the batch size and the
 //! seed; the processor's vector instructions. A snapshot records them, and a run that resumes names each difference
-//! ([`SnapshotOptions::virtual_ranks`](crate::snapshot::SnapshotOptions::virtual_ranks)).
+//! ([`SnapshotOptions::virtual_ranks`](crate::snapshot::SnapshotOptions::virtual_ranks)). `lockstep bench elastic` compares the bits of trainings of many
+//! kinds.
 //!
 //! Left out: sparse gradients, communication hooks, and layers that communicate inside the forward pass (`SyncBatchNorm2d`, tensor,
 //! context and expert parallelism); they are refused, as are [`FullyShard`] and [`Pipeline`], which divide a training by its real ranks.
 //!
+//! [`DdpOptions::bucket_cap_mb`]: crate::DdpOptions::bucket_cap_mb
+//! [`find_unused_parameters`]: crate::DdpOptions::find_unused_parameters
 //! [`no_sync`]: crate::DistributedDataParallel::no_sync
 //! [`accumulate_virtual`]: crate::accumulate::accumulate_virtual
 //! [`GradScaler`]: crate::amp::GradScaler
@@ -80,8 +88,7 @@ use tch::{Kind, Tensor};
 
 use crate::data::Batch;
 use crate::ddp::Restore;
-use crate::loader::{DataLoader, Epoch, Position};
-use crate::sampler::Sampler;
+use crate::loader::{DataLoader, Epoch, EpochSteps, Position};
 
 pub(crate) use sum::TreeSum;
 
@@ -149,16 +156,6 @@ impl VirtualRanks {
     fn subtrees(self) -> Vec<Vec<Range<usize>>> {
         let (world, count) = (self.world.get(), self.count.get());
         (0..world).map(|rank| tree::subtrees(&tree::part(rank, world, count), count)).collect()
-    }
-
-    /// The bytes that this rank passes to collectives to sum gradients of `bytes`, which W divides: the reduce-scatter's and the all-gather's.
-    /// Of each, the share (W − 1) / W leaves the rank.
-    pub fn exchanged_bytes(self, bytes: u64) -> u64 {
-        let subtrees = tree::subtrees(&self.part(), self.count.get()).len() as u64;
-        match self.world.get() as u64 {
-            1 => 0,
-            world => bytes * subtrees + bytes / world,
-        }
     }
 
     /// The mean loss over all virtual ranks of `own`, the losses of this rank's virtual ranks: the same number for any number of ranks. A
@@ -242,26 +239,18 @@ impl VirtualLoader {
     }
 }
 
-/// The samples of this rank: the shards of its virtual ranks, one after the other.
-impl Sampler for VirtualLoader {
-    fn indices(&self, epoch: u64) -> Vec<usize> {
-        self.indices_from(epoch, 0)
+impl EpochSteps for VirtualLoader {
+    fn batch_size(&self) -> usize {
+        self.first().batch_size()
     }
 
-    fn len(&self) -> usize {
-        self.len_from(0)
+    fn steps_at(&self, from: Position) -> usize {
+        self.first().steps_at(from)
     }
 
-    fn shards(&self) -> usize {
-        self.first().sampler().shards()
-    }
-
-    fn indices_from(&self, epoch: u64, taken: usize) -> Vec<usize> {
-        self.loaders.iter().flat_map(|(_, loader)| loader.sampler().indices_from(epoch, taken)).collect()
-    }
-
-    fn len_from(&self, taken: usize) -> usize {
-        self.loaders.iter().map(|(_, loader)| loader.sampler().len_from(taken)).sum()
+    /// The shards of this rank's virtual ranks, one after the other.
+    fn indices_at(&self, from: Position) -> Vec<usize> {
+        self.loaders.iter().flat_map(|(_, loader)| loader.indices_at(from)).collect()
     }
 }
 

@@ -12,7 +12,7 @@ pub(super) fn part(rank: usize, world: usize, total: usize) -> Range<usize> {
     rank * total / world..(rank + 1) * total / world
 }
 
-fn halves(node: &Range<usize>) -> [Range<usize>; 2] {
+pub(super) fn halves(node: &Range<usize>) -> [Range<usize>; 2] {
     let middle = usize::midpoint(node.start, node.end);
     [node.start..middle, middle..node.end]
 }

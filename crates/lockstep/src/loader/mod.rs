@@ -176,13 +176,39 @@ impl DataLoader {
         EpochPlan {
             dataset: Arc::clone(&self.dataset),
             promised: self.sampler.len_from(from.samples),
-            indices: self.sampler.indices_from(from.epoch, from.samples),
+            indices: self.indices_at(from),
             epoch: from.epoch,
             batch_size: self.batch_size,
             first: from.step,
             steps: from.step + self.steps_at(from),
             memory: self.memory,
         }
+    }
+}
+
+/// What goes through an epoch in steps: a [`DataLoader`], or the loaders of [virtual ranks](crate::elastic::VirtualLoader).
+pub trait EpochSteps {
+    /// Samples in a batch.
+    fn batch_size(&self) -> usize;
+
+    /// How many steps an epoch still has at a position.
+    fn steps_at(&self, from: Position) -> usize;
+
+    /// The samples of this rank that an epoch still has at a position.
+    fn indices_at(&self, from: Position) -> Vec<usize>;
+}
+
+impl EpochSteps for DataLoader {
+    fn batch_size(&self) -> usize {
+        self.batch_size
+    }
+
+    fn steps_at(&self, from: Position) -> usize {
+        self.steps_at(from)
+    }
+
+    fn indices_at(&self, from: Position) -> Vec<usize> {
+        self.sampler.indices_from(from.epoch, from.samples)
     }
 }
 

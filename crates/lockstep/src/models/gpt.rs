@@ -6,7 +6,7 @@
 //!                                   one of `layers` blocks, named h.0, h.1, …
 //! ```
 //!
-//! Names and initial weights are those of Karpathy's nanoGPT, whose dropout is left out. Sources: Radford and others, "Language Models are
+//! Names and initial weights are those of Karpathy's nanoGPT, dropout where nanoGPT has it. Sources: Radford and others, "Language Models are
 //! Unsupervised Multitask Learners" (2019); rotary positions: Su and others, "RoFormer" (2021), with the halves as in GPT-NeoX.
 
 use c10d::{Error, Result, from_caller};
@@ -31,7 +31,7 @@ pub enum Positions {
 }
 
 /// The sizes of a [`Gpt`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GptConfig {
     /// The number of different tokens.
     pub vocabulary: usize,
@@ -45,6 +45,9 @@ pub struct GptConfig {
     pub width: usize,
     /// How it knows the places of tokens.
     pub positions: Positions,
+    /// The part of the numbers that training drops, from 0 to below 1: of the tokens' vectors, of the attention's weights, and of what each
+    /// block adds.
+    pub dropout: f64,
 }
 
 /// The model. Its variables are `wte.weight`, `wpe.weight` with learned positions, those of the blocks `h.N`, and `ln_f`.
@@ -80,9 +83,10 @@ pub struct Sampling {
 impl Gpt {
     /// Draws the weights: 0.02 times normal numbers, divided by √(2 · layers) where a block adds to its input; biases are 0.
     ///
-    /// Errors: `BadArgument` for a size of 0, a width that the heads do not divide, and rotary positions with heads of an odd size.
+    /// Errors: `BadArgument` for a size of 0, a width that the heads do not divide, rotary positions with heads of an odd size, and a dropout
+    /// outside 0 to 1.
     pub fn new(vs: &Path<'_>, config: GptConfig) -> Result<Self> {
-        let GptConfig { vocabulary, context, layers, heads, width, positions } = config;
+        let GptConfig { vocabulary, context, layers, heads, width, positions, dropout } = config;
         let refused = |why: String| Err(Error::bad_argument("the GPT", why));
         if [vocabulary, context, layers, heads, width].contains(&0) {
             return refused(format!("a size is 0: {config:?}"));
@@ -92,6 +96,9 @@ impl Gpt {
         }
         if positions == Positions::Rotary && !(width / heads).is_multiple_of(2) {
             return refused(format!("rotary positions need heads of an even size, not of {width} / {heads}"));
+        }
+        if !(0.0..1.0).contains(&dropout) {
+            return refused(format!("a dropout of {dropout}: choose a part from 0 to below 1"));
         }
         let table = |path: Path<'_>, rows: usize| path.var("weight", &[rows as i64, width as i64], normal(0.02));
         Ok(Gpt {
@@ -108,14 +115,14 @@ impl Gpt {
         &self.config
     }
 
-    /// The logits of tokens, `Int64 [n, t]`: `[n, t, vocabulary]`, each row for the token that follows.
+    /// The logits of tokens, `Int64 [n, t]`: `[n, t, vocabulary]`, each row for the token that follows. Nothing is dropped.
     ///
     /// Errors: `BadArgument` for another shape or kind, more tokens than the context, and, on the CPU, a token outside the vocabulary. It
     /// names the caller's line.
     #[track_caller]
     pub fn try_forward(&self, tokens: &Tensor) -> Result<Tensor> {
         from_caller(self.check(tokens))?;
-        Ok(self.forward_units(tokens, &whole))
+        Ok(self.forward_units(tokens, false, &whole))
     }
 
     /// The units for [`FullyShard`](crate::parallel::FullyShard): one for each block, and the first for the rest.
@@ -127,21 +134,22 @@ impl Gpt {
     /// rest encloses all others.
     ///
     /// ```no_run
-    /// # use lockstep::{models::gpt::Gpt, parallel::FullyShard};
+    /// # use lockstep::{models::gpt::Gpt, nn::raise, parallel::FullyShard};
     /// # fn forward(gpt: &Gpt, sharded: &FullyShard, tokens: &tch::Tensor) -> tch::Tensor {
-    /// gpt.forward_units(tokens, &|unit, inputs, layers| sharded.forward(unit, inputs, layers).unwrap_or_else(|error| lockstep::nn::raise(error)))
+    /// gpt.forward_units(tokens, true, &|unit, inputs, layers| sharded.forward(unit, inputs, layers).unwrap_or_else(|error| raise(error)))
     /// # }
     /// ```
     ///
     /// It checks nothing that [`try_forward`](Self::try_forward) refuses.
-    pub fn forward_units(&self, tokens: &Tensor, run: &RunUnit<'_>) -> Tensor {
+    pub fn forward_units(&self, tokens: &Tensor, train: bool, run: &RunUnit<'_>) -> Tensor {
         run("", tokens, &|tokens| {
             let mut x = Tensor::embedding(&self.wte, tokens, -1, false, false);
             if let Some(wpe) = &self.wpe {
                 x = x.g_add(&wpe.narrow(0, 0, tokens.size()[1]));
             }
+            x = x.dropout(self.config.dropout, train);
             for (number, block) in self.blocks.iter().enumerate() {
-                x = run(&format!("h.{number}"), &x, &|x| block.forward(x));
+                x = run(&format!("h.{number}"), &x, &|x| block.forward(x, train));
             }
             self.ln_f.forward(&x).linear::<Tensor>(&self.wte, None)
         })
@@ -167,7 +175,7 @@ impl Gpt {
             let seen = seen.unsqueeze(0);
             self.check(&seen)?;
             let seen = seen.to_device(self.wte.device());
-            let logits = no_grad(|| self.forward_units(&seen, &whole));
+            let logits = no_grad(|| self.forward_units(&seen, false, &whole));
             tokens.push(sampling.choose(&logits.select(1, -1), place as u64)?);
         }
         Ok(tokens)
@@ -218,9 +226,9 @@ impl ModuleT for Gpt {
     /// Panics when [`Gpt::try_forward`] fails; inside
     /// [`DistributedDataParallel::forward`](crate::DistributedDataParallel::forward) the failure is that call's error instead.
     #[track_caller]
-    fn forward_t(&self, tokens: &Tensor, _train: bool) -> Tensor {
+    fn forward_t(&self, tokens: &Tensor, train: bool) -> Tensor {
         match self.check(tokens) {
-            Ok(()) => self.forward_units(tokens, &whole),
+            Ok(()) => self.forward_units(tokens, train, &whole),
             Err(error) => raise(error),
         }
     }
@@ -251,14 +259,15 @@ impl Block {
         }
     }
 
-    fn forward(&self, x: &Tensor) -> Tensor {
-        let x = x + self.attention(&self.ln_1.forward(x));
+    fn forward(&self, x: &Tensor, train: bool) -> Tensor {
+        let dropout = self.config.dropout;
+        let x = x + self.attention(&self.ln_1.forward(x), train).dropout(dropout, train);
         let inner = self.c_fc.forward(&self.ln_2.forward(&x)).gelu("none");
-        x + self.mlp_proj.forward(&inner)
+        x + self.mlp_proj.forward(&inner).dropout(dropout, train)
     }
 
     /// Each token's mean of the values so far, weighted by how well its query fits their keys.
-    fn attention(&self, x: &Tensor) -> Tensor {
+    fn attention(&self, x: &Tensor, train: bool) -> Tensor {
         let (size, heads) = (x.size(), self.config.heads as i64);
         let divided = |part: &Tensor| part.view([size[0], size[1], heads, size[2] / heads]).transpose(1, 2);
         let [mut query, mut key, value] =
@@ -266,7 +275,8 @@ impl Block {
         if self.config.positions == Positions::Rotary {
             [query, key] = [rotated(&query), rotated(&key)];
         }
-        let mixed = Tensor::scaled_dot_product_attention(&query, &key, &value, None::<&Tensor>, 0.0, true, None, false);
+        let (dropout, mask) = (if train { self.config.dropout } else { 0.0 }, None::<&Tensor>);
+        let mixed = Tensor::scaled_dot_product_attention(&query, &key, &value, mask, dropout, true, None, false);
         self.attn_proj.forward(&mixed.transpose(1, 2).reshape(&size))
     }
 }
@@ -305,8 +315,15 @@ mod tests {
 
     use super::*;
 
-    const SMALL: GptConfig =
-        GptConfig { vocabulary: 11, context: 8, layers: 2, heads: 2, width: 8, positions: Positions::Rotary };
+    const SMALL: GptConfig = GptConfig {
+        vocabulary: 11,
+        context: 8,
+        layers: 2,
+        heads: 2,
+        width: 8,
+        positions: Positions::Rotary,
+        dropout: 0.0,
+    };
 
     fn gpt(config: GptConfig) -> (VarStore, Gpt) {
         tch::manual_seed(1);

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 
+use lockstep_contract::pickle::{Id, Reader, parse};
 use tch::Kind;
 use zip::ZipArchive;
 use zip::result::ZipError;
 
 use super::error::{BadFile, shown};
-use super::pickle;
+use super::pickle::{Object, Pickle, Value};
 use super::tensors::Storages;
-use super::values::{Id, Pickle, Reader, Value};
 
 /// Maximum length of a pickle, in bytes: a state dict needs about 200 for each of its tensors.
 const LONGEST_PICKLE: u64 = 64 << 20;
@@ -57,7 +57,7 @@ impl<R: Read + Seek> Archive<R> {
         }
         archive.big_endian = archive.is_big_endian()?;
         let bytes = archive.entry("data.pkl", LONGEST_PICKLE)?;
-        let pickle = pickle::parse(&mut Reader::new(&bytes))?;
+        let pickle = parse(&mut Reader::new(&bytes))?;
         Ok((archive, pickle))
     }
 
@@ -172,8 +172,8 @@ impl<R: Read + Seek> Legacy<R> {
         input.by_ref().take(LONGEST_PICKLE).read_to_end(&mut start)?;
         let mut reader = Reader::new(&start);
         check_start(&mut reader)?;
-        let pickle = pickle::parse(&mut reader)?;
-        let keys = pickle::parse(&mut reader)?;
+        let pickle = parse(&mut reader)?;
+        let keys = parse::<Object>(&mut reader)?;
         let begin = reader.at() as u64;
         drop(start);
         let places = places(&mut input, begin..length, &keys, &kinds(&pickle))?;
@@ -197,22 +197,22 @@ impl<R: Read + Seek> Storages for Legacy<R> {
 }
 
 fn check_start(reader: &mut Reader<'_>) -> Result<(), BadFile> {
-    let magic = pickle::parse(reader)?;
+    let magic = parse::<Object>(reader)?;
     if !matches!(magic.root(), Value::Long(number) if number[..] == MAGIC) {
         return Err(BadFile::Other("it is a pickle, but not one of torch.save".into()));
     }
-    let version = pickle::parse(reader)?;
+    let version = parse::<Object>(reader)?;
     if !matches!(version.root(), Value::Int(VERSION)) {
         let why = format!("its version of torch.save's old format is {:?}, and {VERSION} is known", version.root());
         return Err(BadFile::Other(why));
     }
-    pickle::parse(reader).map(drop) // of the machine: the sizes of its integers
+    Ok(parse::<Object>(reader).map(drop)?) // of the machine: the sizes of its integers
 }
 
 /// The dtype of each storage, which alone determines the bytes per element.
 fn kinds(pickle: &Pickle) -> HashMap<&str, Kind> {
     let storages = pickle.values().filter_map(|value| match value {
-        Value::Storage(storage) => Some((storage.key, storage.kind)),
+        Value::Object(Object::Storage(storage)) => Some((storage.key, storage.kind)),
         _ => None,
     });
     // Compare numbers first: many storages may have the same long text as their key. If dtypes differ, the tensors are rejected

@@ -4,12 +4,13 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use lockstep_contract::pickle::PickleError;
 use tch::{Kind, TchError};
 
 use crate::snapshot::{BadSnapshot, listed};
 
 /// How many characters of a name from the file a message shows.
-pub(super) const SHOWN: usize = 120;
+const SHOWN: usize = 120;
 
 /// A name from the file, made safe for a message: without control characters, and shortened.
 pub(super) fn shown(name: &str) -> String {
@@ -94,17 +95,18 @@ impl From<BadSnapshot> for BadFile {
     }
 }
 
+impl From<PickleError> for BadFile {
+    fn from(bad: PickleError) -> Self {
+        match bad {
+            PickleError::Refused(global) => BadFile::Refused { global },
+            PickleError::Damaged(why) => BadFile::Damaged(why),
+        }
+    }
+}
+
 impl BadFile {
     pub(super) fn damaged(why: impl Into<String>) -> Self {
         BadFile::Damaged(why.into())
-    }
-
-    /// Adds the position in the pickle.
-    pub(super) fn at_byte(self, at: usize) -> Self {
-        match self {
-            BadFile::Damaged(why) => BadFile::Damaged(format!("{why} (byte {at} of its pickle)")),
-            other => other,
-        }
     }
 }
 

@@ -24,7 +24,6 @@ mod error;
 mod load;
 mod pickle;
 mod tensors;
-mod values;
 mod weights;
 
 pub use error::{BadFile, Difference, PretrainedError};

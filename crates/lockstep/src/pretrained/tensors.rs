@@ -4,10 +4,11 @@
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use lockstep_contract::pickle::Id;
 use tch::{Device, Kind, Tensor};
 
 use super::error::{BadFile, shown};
-use super::values::{Id, Pickle, Storage, Strided, Value};
+use super::pickle::{Object, Pickle, Storage, Strided, Value, tensor};
 
 /// The storages of a file.
 pub(super) trait Storages {
@@ -136,7 +137,7 @@ pub(super) fn find(pickle: &Pickle) -> Result<StateDict<'_>, BadFile> {
             continue;
         }
         let tensors: Vec<_> =
-            items.iter().filter_map(|(&name, &value)| Some((name.to_owned(), pickle.tensor(value)?))).collect();
+            items.iter().filter_map(|(&name, &value)| Some((name.to_owned(), tensor(pickle, value)?))).collect();
         if tensors.is_empty() {
             break;
         }
@@ -164,7 +165,7 @@ fn container<'a>(pickle: &'a Pickle, items: &BTreeMap<&'a str, &'a Value>) -> Op
     let known = CONTAINERS.iter().find_map(|&key| items.get_key_value(key).filter(|(_, value)| is_dict(value)));
     let mut dicts = items.iter().filter(|(_, value)| is_dict(value));
     let only = dicts.next().filter(|_| dicts.next().is_none());
-    let only = only.filter(|_| !items.values().any(|&value| pickle.tensor(value).is_some()));
+    let only = only.filter(|_| !items.values().any(|&value| tensor(pickle, value).is_some()));
     known.or(only).map(|(&key, &value)| (key, value))
 }
 
@@ -189,7 +190,7 @@ fn shape(pickle: &Pickle, value: &Value) -> String {
             format!("a dict with {}", crate::snapshot::listed(&names))
         }
         Value::List(items) | Value::Tuple(items) => format!("a list of {}", items.len()),
-        Value::Tensor(_) | Value::Parameter(_) => "a single tensor without a name".into(),
+        Value::Object(Object::Tensor(_) | Object::Parameter(_)) => "a single tensor without a name".into(),
         _ => "a single value".into(),
     }
 }

@@ -10,9 +10,9 @@ use tch::Tensor;
 
 use super::archive::{Archive, Legacy};
 use super::error::{BadFile, PretrainedError, shown};
+use super::pickle::Pickle;
 use super::tensors;
 use super::tensors::{StateDict, Storages};
-use super::values::Pickle;
 use crate::snapshot;
 
 /// How many bytes are needed to recognize a file.

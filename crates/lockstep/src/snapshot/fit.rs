@@ -23,30 +23,6 @@ pub(super) struct ThisRun {
     pub(super) instructions: &'static str,
 }
 
-/// The vector instructions that libtorch's kernels use here, by the names of its `ATEN_CPU_CAPABILITY`, which limits them.
-pub(super) fn instructions() -> &'static str {
-    #[cfg(target_arch = "x86_64")]
-    let all = [
-        (
-            "avx512",
-            is_x86_feature_detected!("avx512vl")
-                && is_x86_feature_detected!("avx512bw")
-                && is_x86_feature_detected!("avx512dq")
-                && is_x86_feature_detected!("fma"),
-        ),
-        ("avx2", is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")),
-    ];
-    #[cfg(not(target_arch = "x86_64"))]
-    let all: [(&'static str, bool); 0] = [];
-    let limit = std::env::var("ATEN_CPU_CAPABILITY").unwrap_or_default().to_lowercase();
-    let allowed = |name: &str| match limit.as_str() {
-        "avx2" => name == "avx2",
-        "default" => false,
-        _ => true,
-    };
-    all.into_iter().find(|(name, there)| *there && allowed(name)).map_or("default", |(name, _)| name)
-}
-
 type Shapes = BTreeMap<String, (Dtype, Vec<usize>)>;
 
 /// Rejects a snapshot whose position would mean other samples in this run; returns notes on all other differences and their
@@ -198,7 +174,7 @@ mod tests {
     }
 
     fn here(run: Run) -> ThisRun {
-        let (virtual_ranks, instructions) = (None, "avx2");
+        let (virtual_ranks, instructions) = (None, "AVX2");
         ThisRun {
             run,
             world_size: 2,
@@ -272,7 +248,7 @@ mod tests {
     #[test]
     fn with_virtual_ranks_only_what_changes_their_bits_is_a_difference() {
         let v = NonZeroUsize::new;
-        let saved = Meta { virtual_ranks: v(6), instructions: "avx2".into(), ..saved(3) };
+        let saved = Meta { virtual_ranks: v(6), instructions: "AVX2".into(), ..saved(3) };
         let notes = |here: ThisRun| check_run(&saved, &here).unwrap();
         let elastic =
             |run| ThisRun { virtual_ranks: v(6), world_size: 5, nodes: vec![5], backend: "gloo".into(), ..here(run) };
@@ -284,9 +260,9 @@ mod tests {
         );
         let text = notes(ThisRun { virtual_ranks: None, ..elastic(RUN) }).concat();
         assert!(text.contains("with 6 virtual ranks") && text.contains("goes on with 0"), "{text}");
-        let text = notes(ThisRun { threads: 2, instructions: "avx512", ..elastic(RUN) }).concat();
-        assert!(text.contains("OMP_NUM_THREADS") && text.contains("avx2 instructions"), "{text}");
-        assert!(text.contains("goes on with avx512") && text.contains("ATEN_CPU_CAPABILITY"), "{text}");
+        let text = notes(ThisRun { threads: 2, instructions: "AVX512", ..elastic(RUN) }).concat();
+        assert!(text.contains("OMP_NUM_THREADS") && text.contains("AVX2 instructions"), "{text}");
+        assert!(text.contains("goes on with AVX512") && text.contains("ATEN_CPU_CAPABILITY"), "{text}");
     }
 
     #[test]

@@ -54,7 +54,8 @@ pub struct Meta {
     /// How many virtual ranks the training has, if it has them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub virtual_ranks: Option<NonZeroUsize>,
-    /// The vector instructions of rank 0's processor, as libtorch uses them: others may round sums differently. Empty if unknown.
+    /// The vector instructions for which rank 0's libtorch chose its kernels, as [`c10d::cpu_capability`] names them: others may round sums
+    /// differently. Empty if unknown.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub instructions: String,
     /// The learning rates that the optimizer was built with, by parameter group: what the run was asked for, whatever a schedule has
@@ -96,7 +97,7 @@ pub struct Snapshot {
     pub model: BTreeMap<String, Tensor>,
     /// The optimizer's tensors, as [`State::tensors`](crate::optim::State::tensors) names them.
     pub optimizer: Vec<(String, Tensor)>,
-    /// The program's own state, as the JSON text of [`Snapshots::save_if_with`](super::Snapshots::save_if_with); `None` in a snapshot
+    /// The program's own state, as the JSON text of [`Save::with`](super::Save::with); `None` in a snapshot
     /// of [`Snapshots::save`](super::Snapshots::save).
     pub extra: Option<String>,
 }

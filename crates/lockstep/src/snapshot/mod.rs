@@ -9,7 +9,7 @@
 //! | `model.<name>` | every variable of the model, buffers included |
 //! | `optimizer.<state>.<name>` | every tensor that the optimizer's next step reads |
 //! | metadata `lockstep.snapshot` | a [`Meta`] as JSON: position, seed, world size, the optimizer's options and step counts |
-//! | metadata `lockstep.state` | the program's own state, as JSON; only if it was given ([`Snapshots::save_if_with`]) |
+//! | metadata `lockstep.state` | the program's own state, as JSON; only if it was given ([`Save::with`]) |
 //! | metadata `lockstep.schema` | [`SCHEMA`] |
 //! | metadata `lockstep.crc32` | the CRC-32 of the whole file, computed with eight zeros in this place |
 //!
@@ -60,7 +60,7 @@ pub use error::{BadSnapshot, SnapshotError, Unfit};
 pub use folder::{SnapshotFile, list};
 pub use meta::{Attempt, Meta, PartFile, Run, SCHEMA, Sharded, Snapshot};
 pub use sharded::Variables;
-pub use snapshots::Snapshots;
+pub use snapshots::{Save, Snapshots};
 pub use writer::{OnSaveError, SaveArgs, SnapshotOptions};
 
 pub(crate) use error::listed;

@@ -31,7 +31,7 @@ impl Snapshots {
     /// the snapshot comes from a node other than rank 0's.
     ///
     /// As in PyTorch, the saved options of the optimizer (including its learning rate) replace those given to its constructor.
-    /// A saved state of the program ([`save_if_with`](Self::save_if_with)) is ignored.
+    /// A saved state of the program ([`Save::with`](super::Save::with)) is ignored.
     ///
     /// From now on this rank handles SIGUSR1 and SIGUSR2, so the program saves with [`save_if`](Self::save_if).
     ///
@@ -197,7 +197,7 @@ impl Snapshots {
         };
         let (world_size, threads) = (self.report.world_size().get(), tch::get_num_threads());
         let (nodes, backend) = (self.nodes.clone(), self.backend.clone());
-        let (virtual_ranks, instructions) = (self.options.virtual_ranks, fit::instructions());
+        let (virtual_ranks, instructions) = (self.options.virtual_ranks, c10d::cpu_capability());
         let here = ThisRun { run: self.run, world_size, threads, nodes, backend, virtual_ranks, instructions };
         let unfit = |why| SnapshotError::Unfit { path: good.path.clone(), why };
         let notes = fit::check_run(&good.meta, &here).map_err(unfit)?;

@@ -18,9 +18,8 @@ use super::fit;
 use super::folder::param_of;
 use super::meta::{PartFile, Sharded};
 use super::resume::with_causes;
-use super::snapshots::Snapshots;
+use super::snapshots::{Save, Snapshots};
 use super::writer::{OnSaveError, taken_over};
-use crate::loader::Position;
 use crate::object_collectives::{all_gather_object, broadcast_object};
 use crate::optim::{OptimError, Optimizer, State};
 use crate::parallel::{FullyShard, Piece};
@@ -53,20 +52,13 @@ impl<'a> From<(&'a VarStore, &'a FullyShard)> for Variables<'a> {
 }
 
 impl Snapshots {
-    /// As `save`, with full sharding; `extra` gives the program's own state, on rank 0. A collective.
-    pub(super) fn save_sharded(
-        &mut self,
-        position: Position,
-        vs: &VarStore,
-        model: &FullyShard,
-        optimizer: &dyn Optimizer,
-        extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
-    ) -> Result<(), SnapshotError> {
+    /// As `save`, with full sharding. A collective.
+    pub(super) fn save_sharded(&mut self, save: &Save<'_>, model: &FullyShard) -> Result<(), SnapshotError> {
         let group = model.group();
         let mut own = None;
         let rank0 = self.report.rank().is_zero();
-        let extra = if rank0 { extra() } else { Ok(None) };
-        let written = extra.and_then(|extra| Ok((self.write_part(position, vs, model, optimizer)?, extra)));
+        let extra = if rank0 { save.extra() } else { Ok(None) };
+        let written = extra.and_then(|extra| Ok((self.write_part(save, model)?, extra)));
         let (part, extra) = match written {
             Ok((part, extra)) => (Ok(part), extra),
             Err(error) => (Err(self.note(error, &mut own)), None),
@@ -86,7 +78,7 @@ impl Snapshots {
         }
         if failed.is_none() {
             let index = rank0.then(|| {
-                let written = self.write_index(position, files, optimizer, extra.as_deref());
+                let written = self.write_index(save, files, extra.as_deref());
                 written.map_err(|error| self.note(error, &mut own))
             });
             let index: Result<(), Failure> = broadcast_object(group, index.as_ref())?;
@@ -111,46 +103,34 @@ impl Snapshots {
         failure
     }
 
-    fn write_part(
-        &mut self,
-        position: Position,
-        vs: &VarStore,
-        model: &FullyShard,
-        optimizer: &dyn Optimizer,
-    ) -> Result<PartFile, SnapshotError> {
+    fn write_part(&mut self, save: &Save<'_>, model: &FullyShard) -> Result<PartFile, SnapshotError> {
         let (rank, ranks) = (model.group().rank(), model.group().size().get());
         if rank.is_zero() {
             self.claim()?;
             self.wait_for_writer()?;
         }
         let pieces: Vec<Piece> = model.pieces().into_iter().filter(|piece| !piece.elements.is_empty()).collect();
-        let state = optimizer.shared_state()?;
+        let state = save.optimizer.shared_state()?;
         let parts = model.named_parameters().into_iter().map(|(name, part)| (format!("model.{name}"), part));
         let states = state.tensors().into_iter().map(|(name, tensor)| (format!("optimizer.{name}"), tensor));
         let mut tensors: Vec<_> = parts.chain(states).filter(|(_, tensor)| tensor.numel() > 0).collect();
         if rank.is_zero() {
-            tensors.extend(undivided(vs, model).map(|(name, tensor)| (format!("model.{name}"), tensor)));
+            tensors.extend(undivided(save.variables.vs, model).map(|(name, tensor)| (format!("model.{name}"), tensor)));
         }
         contents::sort(&mut tensors);
-        let mut meta = self.meta(position, &state);
+        let mut meta = self.meta(save.position, &state);
         meta.sharded = Some(Sharded::Part { rank: rank.get(), pieces });
-        let job = self.job_of(position, Contents::new(&meta, None, &tensors, Memory::Shared)?);
+        let job = self.job_of(save.position, Contents::new(&meta, None, &tensors, Memory::Shared)?);
         let path = job.path();
         job.run_as_part(rank.get(), ranks).map_err(|source| SnapshotError::Save { path, source })
     }
 
-    fn write_index(
-        &self,
-        position: Position,
-        files: Vec<PartFile>,
-        optimizer: &dyn Optimizer,
-        extra: Option<&str>,
-    ) -> Result<(), SnapshotError> {
-        let mut meta = self.meta(position, &optimizer.shared_state()?);
+    fn write_index(&self, save: &Save<'_>, files: Vec<PartFile>, extra: Option<&str>) -> Result<(), SnapshotError> {
+        let mut meta = self.meta(save.position, &save.optimizer.shared_state()?);
         let parts = files.iter().map(|part| part.bytes).sum();
         let listed = files.clone();
         meta.sharded = Some(Sharded::Index(files));
-        let mut job = self.job_of(position, Contents::new(&meta, extra, &[], Memory::Shared)?);
+        let mut job = self.job_of(save.position, Contents::new(&meta, extra, &[], Memory::Shared)?);
         job.parts = parts;
         let path = job.path();
         let folder = path.parent().unwrap_or(Path::new("."));

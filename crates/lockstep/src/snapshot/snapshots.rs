@@ -14,7 +14,6 @@ use tch::nn::VarStore;
 
 use super::contents::{self, Contents, Memory};
 use super::error::SnapshotError;
-use super::fit;
 use super::folder;
 use super::lock::{self, Claim, TakenOver};
 use super::meta::{self, Attempt, Meta, Run};
@@ -30,7 +29,7 @@ use crate::optim::{Optimizer, State};
 /// reads.
 ///
 /// ```no_run
-/// # use lockstep::{Reporter, loader::{DataLoader, Position}, snapshot::{Run, Snapshots}};
+/// # use lockstep::{Reporter, loader::{DataLoader, Position}, snapshot::{Run, Save, Snapshots}};
 /// # fn train(
 /// #     vs: &tch::nn::VarStore, mut optimizer: lockstep::optim::Sgd, loader: DataLoader, group: &c10d::ProcessGroup,
 /// #     report: &Reporter,
@@ -44,10 +43,10 @@ use crate::optim::{Optimizer, State};
 ///         let batch = batch?; // and a step with it
 ///         let next = loader.after(from, step);
 ///         if !next.is_start() {
-///             snapshots.save_if(next.step % 100 == 0, next, vs, &optimizer, group)?;
+///             snapshots.save_if(next.step % 100 == 0, Save::new(next, vs, &optimizer), group)?;
 ///         }
 ///     }
-///     snapshots.save_if(true, Position::start_of(epoch + 1), vs, &optimizer, group)?;
+///     snapshots.save_if(true, Save::new(Position::start_of(epoch + 1), vs, &optimizer), group)?;
 /// }
 /// snapshots.finish()?;
 /// # Ok(()) }
@@ -74,6 +73,59 @@ pub struct Snapshots {
     pub(super) bad: BTreeSet<PathBuf>,
     /// Files of others, which another version may read, or which may become readable later.
     pub(super) foreign: BTreeSet<PathBuf>,
+}
+
+/// What a snapshot has: all that the step at `position` needs, and the program's own state if it is given.
+pub struct Save<'a> {
+    pub(super) position: Position,
+    pub(super) variables: Variables<'a>,
+    pub(super) optimizer: &'a dyn Optimizer,
+    extra: Option<Box<dyn Fn() -> Result<String, SnapshotError> + 'a>>,
+}
+
+impl<'a> Save<'a> {
+    /// Training will continue at `position` with these variables, `&vs` or `(&vs, &model)` of a fully sharded model, and this optimizer.
+    pub fn new(position: Position, variables: impl Into<Variables<'a>>, optimizer: &'a dyn Optimizer) -> Self {
+        Save { position, variables: variables.into(), optimizer, extra: None }
+    }
+
+    /// Adds the program's own state: a scheduler's state, the best accuracy so far, how many epochs brought nothing better.
+    /// [`Snapshots::resume_with`] returns it. Rank 0's is saved.
+    ///
+    /// It is stored as JSON, which preserves finite floats exactly and supports no others: a type may store an infinite one as
+    /// `None`, or as [`PlateauState`](crate::optim::schedule::PlateauState) does.
+    ///
+    /// ```no_run
+    /// # use lockstep::{loader::Position, optim::schedule::{PlateauState, ReduceLrOnPlateau}, snapshot::{Save, Snapshots}};
+    /// # fn train(
+    /// #     mut snapshots: Snapshots, vs: &tch::nn::VarStore, mut optimizer: lockstep::optim::Sgd, group: &c10d::ProcessGroup,
+    /// #     mut schedule: ReduceLrOnPlateau,
+    /// # ) -> anyhow::Result<()> {
+    /// #[derive(serde::Serialize, serde::Deserialize)]
+    /// struct SoFar {
+    ///     schedule: PlateauState,
+    ///     best_accuracy: Option<f64>,
+    /// }
+    ///
+    /// let (start, so_far) = snapshots.resume_with::<SoFar>(vs, &mut optimizer, group)?;
+    /// let best_accuracy = so_far.as_ref().and_then(|so_far| so_far.best_accuracy);
+    /// if let Some(SoFar { schedule: state, .. }) = so_far {
+    ///     schedule.load_state(state)?;
+    /// }
+    /// // an epoch, which may find a better one
+    /// let so_far = SoFar { schedule: schedule.state(), best_accuracy };
+    /// let save = Save::new(Position::start_of(start.epoch + 1), vs, &optimizer).with(&so_far);
+    /// snapshots.save_if(true, save, group)?;
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn with<E: Serialize + DeserializeOwned>(self, extra: &'a E) -> Self {
+        Save { extra: Some(Box::new(move || meta::encode_state(extra))), ..self }
+    }
+
+    pub(super) fn extra(&self) -> Result<Option<String>, SnapshotError> {
+        self.extra.as_ref().map(|encoded| encoded()).transpose()
+    }
 }
 
 struct Pending {
@@ -117,86 +169,48 @@ impl Snapshots {
     /// training waits, there is none.
     ///
     /// Errors: with [`OnSaveError::Stop`], why this save, or the previous one in the background, failed; those of gathering.
-    pub fn save<'a>(
-        &mut self,
-        position: Position,
-        variables: impl Into<Variables<'a>>,
-        optimizer: &dyn Optimizer,
-    ) -> Result<(), SnapshotError> {
-        self.save_all(position, variables.into(), optimizer, || Ok(None))
+    pub fn save(&mut self, save: Save<'_>) -> Result<(), SnapshotError> {
+        if let Some(model) = save.variables.sharded {
+            return self.save_sharded(&save, model);
+        }
+        save.optimizer.gather_state()?;
+        if !self.report.rank().is_zero() {
+            return Ok(());
+        }
+        let extra = save.extra()?;
+        self.claim()?;
+        self.wait_for_writer()?;
+        let state = save.optimizer.shared_state()?;
+        let memory = if self.options.background { Memory::Copied } else { Memory::Shared };
+        let meta = self.meta(save.position, &state);
+        let contents = Contents::new(&meta, extra.as_deref(), &tensors(save.variables.vs, &state), memory)?;
+        let job = self.job_of(save.position, contents);
+        let (path, stop, report) = (job.path(), self.options.on_error == OnSaveError::Stop, self.report.clone());
+        let write = {
+            let path = path.clone();
+            move || handle_failure(job.run(), path, stop, &report)
+        };
+        if !self.options.background {
+            return write();
+        }
+        let spawned = std::thread::Builder::new().name("snapshot".into()).spawn(write);
+        match spawned {
+            Ok(thread) => self.pending = Some(Pending { path, thread }),
+            Err(source) => handle_failure(Err(source), path, stop, &self.report)?,
+        }
+        Ok(())
     }
 
-    /// Saves as [`save`](Self::save) if a snapshot is `due`, or if a signal to any rank has asked for one since a
+    /// Saves if a snapshot is `due`, or if a signal to any rank has asked for one since a
     /// [`resume`](Self::resume): SIGUSR1 for a snapshot, SIGUSR2 for a snapshot and the end. A collective: all ranks call it after
     /// the same steps, and exchange something in each step between two calls, as DDP does. All ranks act on a signal in the same
     /// call, one step after it arrived.
-    pub fn save_if<'a>(
-        &mut self,
-        due: bool,
-        position: Position,
-        variables: impl Into<Variables<'a>>,
-        optimizer: &dyn Optimizer,
-        group: &ProcessGroup,
-    ) -> Result<(), SnapshotError> {
-        let variables = variables.into();
-        self.save_if_requested(due, position, group, |this| this.save_all(position, variables, optimizer, || Ok(None)))
-    }
-
-    /// As [`save_if`](Self::save_if), with the program's own state: a scheduler's state, the best accuracy so far, how many epochs
-    /// brought nothing better. [`resume_with`](Self::resume_with) returns it. Rank 0's is saved.
-    ///
-    /// It is stored as JSON, which preserves finite floats exactly and supports no others: a type may store an infinite one as
-    /// `None`, or as [`PlateauState`](crate::optim::schedule::PlateauState) does.
-    ///
-    /// ```no_run
-    /// # use lockstep::{loader::Position, optim::schedule::{PlateauState, ReduceLrOnPlateau}, snapshot::Snapshots};
-    /// # fn train(
-    /// #     mut snapshots: Snapshots, vs: &tch::nn::VarStore, mut optimizer: lockstep::optim::Sgd, group: &c10d::ProcessGroup,
-    /// #     mut schedule: ReduceLrOnPlateau,
-    /// # ) -> anyhow::Result<()> {
-    /// #[derive(serde::Serialize, serde::Deserialize)]
-    /// struct SoFar {
-    ///     schedule: PlateauState,
-    ///     best_accuracy: Option<f64>,
-    /// }
-    ///
-    /// let (start, so_far) = snapshots.resume_with::<SoFar>(vs, &mut optimizer, group)?;
-    /// let best_accuracy = so_far.as_ref().and_then(|so_far| so_far.best_accuracy);
-    /// if let Some(SoFar { schedule: state, .. }) = so_far {
-    ///     schedule.load_state(state)?;
-    /// }
-    /// // an epoch, which may find a better one
-    /// let so_far = SoFar { schedule: schedule.state(), best_accuracy };
-    /// snapshots.save_if_with(true, Position::start_of(start.epoch + 1), vs, &optimizer, &so_far, group)?;
-    /// # Ok(()) }
-    /// ```
-    pub fn save_if_with<'a, E: Serialize + DeserializeOwned>(
-        &mut self,
-        due: bool,
-        position: Position,
-        variables: impl Into<Variables<'a>>,
-        optimizer: &dyn Optimizer,
-        extra: &E,
-        group: &ProcessGroup,
-    ) -> Result<(), SnapshotError> {
-        let variables = variables.into();
-        self.save_if_requested(due, position, group, |this| {
-            this.save_all(position, variables, optimizer, || meta::encode_state(extra).map(Some))
-        })
-    }
-
-    /// Calls `save` if a snapshot is `due` or a signal has asked for one, and ends the run if it asked for that.
-    fn save_if_requested(
-        &mut self,
-        due: bool,
-        position: Position,
-        group: &ProcessGroup,
-        save: impl FnOnce(&mut Self) -> Result<(), SnapshotError>,
-    ) -> Result<(), SnapshotError> {
+    pub fn save_if(&mut self, due: bool, save: Save<'_>, group: &ProcessGroup) -> Result<(), SnapshotError> {
         let agree = |requests: &mut Requests| requests.agree(group).map_err(SnapshotError::Agreement);
         let request = self.requests.as_mut().map_or(Ok(None), agree)?;
+        let position = save.position;
         if due || request.is_some() {
-            save(self)?;
+            self.save(save)?;
         }
         let Position { epoch, step, .. } = position;
         match request {
@@ -215,40 +229,6 @@ impl Snapshots {
         }
     }
 
-    fn save_all(
-        &mut self,
-        position: Position,
-        Variables { vs, sharded }: Variables<'_>,
-        optimizer: &dyn Optimizer,
-        extra: impl FnOnce() -> Result<Option<String>, SnapshotError>,
-    ) -> Result<(), SnapshotError> {
-        if let Some(model) = sharded {
-            return self.save_sharded(position, vs, model, optimizer, extra);
-        }
-        optimizer.gather_state()?;
-        if !self.report.rank().is_zero() {
-            return Ok(());
-        }
-        let extra = extra()?;
-        self.claim()?;
-        self.wait_for_writer()?;
-        let job = self.job(position, vs, optimizer, extra.as_deref())?;
-        let (path, stop, report) = (job.path(), self.options.on_error == OnSaveError::Stop, self.report.clone());
-        let write = {
-            let path = path.clone();
-            move || handle_failure(job.run(), path, stop, &report)
-        };
-        if !self.options.background {
-            return write();
-        }
-        let spawned = std::thread::Builder::new().name("snapshot".into()).spawn(write);
-        match spawned {
-            Ok(thread) => self.pending = Some(Pending { path, thread }),
-            Err(source) => handle_failure(Err(source), path, stop, &self.report)?,
-        }
-        Ok(())
-    }
-
     /// Waits until the last snapshot is on disk.
     pub fn finish(mut self) -> Result<(), SnapshotError> {
         self.wait_for_writer()
@@ -262,19 +242,6 @@ impl Snapshots {
         })
     }
 
-    fn job(
-        &self,
-        position: Position,
-        vs: &VarStore,
-        optimizer: &dyn Optimizer,
-        extra: Option<&str>,
-    ) -> Result<SaveJob, SnapshotError> {
-        let state = optimizer.shared_state()?;
-        let memory = if self.options.background { Memory::Copied } else { Memory::Shared };
-        let contents = Contents::new(&self.meta(position, &state), extra, &tensors(vs, &state), memory)?;
-        Ok(self.job_of(position, contents))
-    }
-
     pub(super) fn meta(&self, position: Position, state: &State) -> Meta {
         Meta {
             position,
@@ -284,7 +251,7 @@ impl Snapshots {
             nodes: self.nodes.clone(),
             backend: self.backend.clone(),
             virtual_ranks: self.options.virtual_ranks,
-            instructions: fit::instructions().to_owned(),
+            instructions: c10d::cpu_capability().to_owned(),
             built_with: self.built_with.clone(),
             optimizer: state.meta().clone(),
             jobs: self.jobs.iter().cloned().collect(),

@@ -9,13 +9,16 @@ use std::io;
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use lockstep_contract::events::{AgentEvent, AgentSink};
+use lockstep_contract::recording;
 use lockstep_process::{Deaths, Exit, Process, Signal};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::system::uname;
 use serde::Serialize;
 
 use super::error::Stage;
@@ -37,23 +40,51 @@ where
     // The store stays open until the last worker has ended: it is dropped at the end of this function.
     let hosted = (spawn.host)().map_err(SpawnError::Host)?;
     let mut processes = ProcessSet::new().map_err(SpawnError::Watch)?;
+    let events = recorded_events();
     for rank in world.ranks() {
         let start = start(&mut processes, rank, world, call, &hosted, &args);
-        start.map_err(|source| SpawnError::Start { rank, nprocs: spawn.nprocs, source })?;
+        let pid = start.map_err(|source| SpawnError::Start { rank, nprocs: spawn.nprocs, source })?;
+        let rank = rank.get();
+        events.emit(&AgentEvent::Started { attempt: 0, rank, local_rank: rank, pid });
     }
     let state_machine = StateMachine::new(world, spawn.grace, spawn.timeout, Instant::now());
-    supervise(&mut processes, state_machine)
+    let done = supervise(&mut processes, state_machine, &events);
+    events.emit(&AgentEvent::Finished { code: i32::from(done.is_err()) });
+    done
+}
+
+/// Where the starts and ends of workers are recorded: next to the ranks' own recordings, if there are any.
+fn recorded_events() -> AgentSink {
+    let folder = std::env::var_os(recording::FOLDER).filter(|folder| !folder.is_empty());
+    let node = format!("{}-{}", uname().nodename().to_string_lossy(), std::process::id());
+    // The ranks warn if nothing can be written there.
+    folder.and_then(|folder| AgentSink::open(Path::new(&folder), &node).ok()).unwrap_or_default()
 }
 
 /// Carries out what `state_machine` decides until it is finished. This thread does nothing else: a worker dies with the
 /// *thread* that started it.
-fn supervise(processes: &mut ProcessSet, mut state_machine: StateMachine) -> Result<(), SpawnError> {
+fn supervise(
+    processes: &mut ProcessSet,
+    mut state_machine: StateMachine,
+    events: &AgentSink,
+) -> Result<(), SpawnError> {
+    let mut stopped = false;
     loop {
         let deaths = processes.wait(state_machine.deadline()).map_err(SpawnError::Watch)?;
+        for (rank, pid, Ending { status, .. }) in &deaths {
+            if let Ok(exit) = status {
+                let (rank, code) = (rank.get(), exit.torch_code());
+                events.emit(&AgentEvent::Ended { attempt: 0, rank, local_rank: rank, pid: *pid, code, stopped });
+            }
+        }
+        let deaths: Vec<_> = deaths.into_iter().map(|(rank, _, ending)| (rank, ending)).collect();
         let event = if deaths.is_empty() { Event::DeadlinePassed } else { Event::Died(deaths) };
         match state_machine.handle(event, Instant::now()) {
             Action::Wait => {}
-            Action::Signal(signal, ranks) => processes.signal(ranks, signal).map_err(SpawnError::Watch)?,
+            Action::Signal(signal, ranks) => {
+                stopped = true;
+                processes.signal(ranks, signal).map_err(SpawnError::Watch)?;
+            }
             Action::Finish => {
                 processes.abandon();
                 return state_machine.verdict();
@@ -69,7 +100,7 @@ fn start(
     call: &Call,
     hosted: &Hosted,
     args: &File,
-) -> io::Result<()> {
+) -> io::Result<u32> {
     let reports = Reports::new()?;
     let handshake = Handshake {
         parent: rustix::process::getpid().as_raw_nonzero().get(),
@@ -150,18 +181,18 @@ impl ProcessSet {
         Ok(ProcessSet { deaths: Deaths::new()?, members: BTreeMap::new() })
     }
 
-    /// Starts `command` as `rank`; it inherits `reports` and `args` under the same descriptor numbers.
-    fn start(&mut self, rank: Rank, command: &mut Command, reports: Reports, args: &impl AsFd) -> io::Result<()> {
+    /// Starts `command` as `rank`; it inherits `reports` and `args` under the same descriptor numbers. Returns its process id.
+    fn start(&mut self, rank: Rank, command: &mut Command, reports: Reports, args: &impl AsFd) -> io::Result<u32> {
         let inherited = [reports.error.as_fd(), reports.progress.as_fd(), args.as_fd()];
         let process = inheriting(&inherited, || Process::start(command))?;
-        let watched = self.deaths.add(&process, rank.get() as u64);
+        let (watched, pid) = (self.deaths.add(&process, rank.get() as u64), process.child.id());
         // If it cannot be watched, it is killed when this is dropped.
         self.members.insert(rank.get(), Member { process, reports });
-        watched
+        watched.map(|()| pid)
     }
 
     /// The processes that died since the last call, in the order of their deaths; empty if `until` passes first.
-    fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<(Rank, Ending)>> {
+    fn wait(&mut self, until: Option<Instant>) -> io::Result<Vec<(Rank, u32, Ending)>> {
         self.deaths.wait(until)?.into_iter().map(|rank| self.reap(rank as usize)).collect()
     }
 
@@ -178,12 +209,12 @@ impl ProcessSet {
         self.members.clear();
     }
 
-    fn reap(&mut self, rank: usize) -> io::Result<(Rank, Ending)> {
+    fn reap(&mut self, rank: usize) -> io::Result<(Rank, u32, Ending)> {
         let gone = || io::Error::other(format!("an event for process {rank}, which was reaped before"));
         let mut member = self.members.remove(&rank).ok_or_else(gone)?;
         let status = member.process.child.wait().map(Exit::from);
         let status = status.map_err(|error| format!("other code has read its exit status: {error}"));
-        Ok((Rank::new(rank), member.reports.read(status)))
+        Ok((Rank::new(rank), member.process.child.id(), member.reports.read(status)))
     }
 }
 
@@ -292,7 +323,7 @@ mod tests {
                 await_death(&set, rank);
             }
             let deaths = set.wait(soon()).unwrap();
-            assert_eq!(deaths.iter().map(|(rank, _)| rank.get()).collect::<Vec<_>>(), order);
+            assert_eq!(deaths.iter().map(|(rank, ..)| rank.get()).collect::<Vec<_>>(), order);
         }
     }
 
@@ -303,7 +334,7 @@ mod tests {
         await_death(&set, 0);
         set.signal([Rank::new(1)], Signal::KILL).unwrap();
         await_death(&set, 1);
-        let statuses: Vec<_> = set.wait(soon()).unwrap().into_iter().map(|(_, ending)| ending.status).collect();
+        let statuses: Vec<_> = set.wait(soon()).unwrap().into_iter().map(|(.., ending)| ending.status).collect();
         assert_eq!(statuses, [Ok(Exit::Code(7)), Ok(Exit::Signal(9))]);
     }
 
@@ -319,7 +350,7 @@ mod tests {
         end(&mut set, 0, 0);
         await_death(&set, 0);
         set.signal([Rank::ZERO], Signal::TERM).unwrap();
-        assert_eq!(set.wait(soon()).unwrap()[0].1.status, Ok(Exit::Code(0)));
+        assert_eq!(set.wait(soon()).unwrap()[0].2.status, Ok(Exit::Code(0)));
     }
 
     #[test]

@@ -13,12 +13,14 @@ pub fn ranks<T: Send>(world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send 
     ranks_on(Backend::Gloo, world, body)
 }
 
+/// With two levels, ranks with even numbers are on one host, and the others on another.
 pub fn ranks_on<T: Send>(backend: Backend, world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send + Sync) -> Vec<T> {
     let store = Arc::new(Store::hash().unwrap());
     let world = WorldSize::new(world).unwrap();
-    let options = GroupOptions {
+    let options = |rank: Rank| GroupOptions {
         timeout: Duration::from_secs(600),
         endpoint: Endpoint::Interface("lo".into()),
+        simulated_host: (backend == Backend::TwoLevels).then(|| (rank.get() % 2).to_string()),
         ..GroupOptions::default()
     };
     std::thread::scope(|scope| {
@@ -26,7 +28,9 @@ pub fn ranks_on<T: Send>(backend: Backend, world: usize, body: impl Fn(Rc<Proces
             .ranks()
             .map(|rank| {
                 let (store, body, options) = (Arc::clone(&store), &body, &options);
-                scope.spawn(move || body(Rc::new(ProcessGroup::new(backend, &store, rank, world, options).unwrap())))
+                scope.spawn(move || {
+                    body(Rc::new(ProcessGroup::new(backend, &store, rank, world, &options(rank)).unwrap()))
+                })
             })
             .collect();
         threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()

@@ -373,11 +373,11 @@ fn fixed_buckets_are_cut_before_the_first_step_and_stay() {
             let options = DdpOptions { bucket_cap_mb: 0.0001, fixed_buckets, ..Default::default() };
             let ddp = DistributedDataParallel::new(model(&vs), &vs, group, &options).unwrap();
             assert!(named_parameters(&vs).iter().all(|(_, p)| !p.grad().defined()), "no gradient is left over");
-            let before = ddp.reducer().bucket_numels().unwrap();
+            let before = ddp.reducer().unwrap().bucket_numels().unwrap();
             let inputs = formula_tensor(&[3, 6], 9, 1.0);
             ddp.backward(&ddp.forward(&inputs).unwrap().sum(Kind::Float)).unwrap();
             drop(ddp.forward(&inputs).unwrap());
-            (before, ddp.reducer().bucket_numels().unwrap())
+            (before, ddp.reducer().unwrap().bucket_numels().unwrap())
         })
     };
     // A bucket is closed by the first parameter that brings it to 104 bytes: the last layer (1 + 8) and the first one's weight

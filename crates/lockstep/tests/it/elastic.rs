@@ -2,306 +2,55 @@
 //! shared memory, Gloo and two levels, for each kind of model, optimizer and step. Ranks are threads, which resume from real snapshots; lab
 //! 06 has the same for processes that are killed.
 
+use std::cell::Cell;
 use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
-use c10d::{Backend, CommHook, Endpoint, GroupOptions, ProcessGroup, Rank, Store, WorldSize};
+use c10d::{Backend, CommHook, ProcessGroup, Rank};
 use lockstep::accumulate::{accumulate, accumulate_virtual};
-use lockstep::amp::{GradScaler, GradScalerState, Precision};
 use lockstep::data::{Batch, Dataset};
 use lockstep::elastic::{VirtualLoader, VirtualRanks};
-use lockstep::loader::{DataLoader, Position};
-use lockstep::loss::CrossEntropy;
-use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
-use lockstep::models::gpt::{Gpt, GptConfig, Positions};
-use lockstep::models::{Depth, ResNet, ResNetOptions};
+use lockstep::loader::DataLoader;
 use lockstep::nn::{SyncBatchNorm2d, SyncBatchNormOptions, raise};
-use lockstep::optim::{
-    AdamW, AdamWOptions, GradParts, Optimizer, Sgd, SgdOptions, ZeroRedundancyOptimizer, clip_grad_norm,
-    named_parameters,
-};
+use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::parallel::context::ring_attention;
 use lockstep::parallel::tensor::sum_over_ranks;
 use lockstep::parallel::{FullyShard, FullyShardOptions};
-use lockstep::rng::{KeyedRng, step_seed};
 use lockstep::sampler::DistributedSampler;
-use lockstep::snapshot::{Run, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel};
+use lockstep_contract::bench::{ElasticModel, ElasticTraining, Float, Updates};
 use lockstep_testkit::margin;
 use proptest::prelude::*;
-use tch::nn::{self, Module, ModuleT, VarStore};
+use tch::nn::{self, Module, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 
-use crate::common::{bits, formula, formula_tensor};
+use crate::common::{bits, formula, formula_tensor, ranks_on};
 use crate::snapshot::reporter;
+use training::{CLASSES, Draws, Outcome, network, train};
 
-const SEED: u64 = 5;
-const BATCH: usize = 4;
-const CLASSES: i64 = 4;
+#[path = "../../benches/support/formula.rs"]
+mod formula;
+#[path = "../../benches/support/elastic.rs"]
+mod training;
 
-// ---- what is trained
+const PLAIN: ElasticTraining = ElasticTraining::of(ElasticModel::Mlp);
 
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Model {
-    /// Two layers with dropout between them.
-    Mlp,
-    /// ResNet-18 of few channels, with batch norm; pictures are mirrored at random.
-    ResNet,
-    /// With dropout on the logits.
-    Gpt,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Updates {
-    Sgd,
-    AdamW,
-    /// AdamW with its state divided among the ranks.
-    Zero,
-}
-
-/// A training, apart from its ranks.
-#[derive(Clone, Copy, Debug)]
-struct Training {
-    model: Model,
-    updates: Updates,
-    /// Virtual ranks; without, each rank is one.
-    virtual_ranks: Option<usize>,
-    micro_batches: usize,
-    clip: Option<f64>,
-    precision: Precision,
-}
-
-const PLAIN: Training = Training {
-    model: Model::Mlp,
-    updates: Updates::Sgd,
-    virtual_ranks: Some(4),
-    micro_batches: 1,
-    clip: None,
-    precision: Precision::Float32,
-};
-
-/// Samples by formula. A picture is mirrored in half of the epochs.
-struct Samples(Model);
-
-impl Samples {
-    fn shape(&self) -> &'static [i64] {
-        match self.0 {
-            Model::Mlp => &[20],
-            Model::ResNet => &[3, 16, 16],
-            Model::Gpt => &[6],
-        }
-    }
-}
-
-impl Dataset for Samples {
-    fn len(&self) -> usize {
-        50
-    }
-
-    fn batch(&self, epoch: u64, indices: &[usize]) -> anyhow::Result<Batch> {
-        let samples: Vec<Tensor> = indices
-            .iter()
-            .map(|&i| {
-                let sample = formula_tensor(self.shape(), i as i64 + 3, 1.0);
-                match self.0 {
-                    Model::Mlp => sample,
-                    Model::ResNet if KeyedRng::new(&[SEED, epoch, i as u64]).below(2) == 1 => sample.flip([2]),
-                    Model::ResNet => sample,
-                    Model::Gpt => (sample.abs() * 11.0).to_kind(Kind::Int64).clamp(0, 10),
-                }
-            })
-            .collect();
-        let target = |i: &usize| (i * i + i / 3) as i64 % CLASSES;
-        let targets = match self.0 {
-            Model::Gpt => {
-                Tensor::from_slice(&indices.iter().flat_map(|i| [target(i); 6]).collect::<Vec<_>>()).view([-1, 6])
-            }
-            _ => Tensor::from_slice(&indices.iter().map(target).collect::<Vec<_>>()),
-        };
-        Ok(Batch { inputs: Tensor::stack(&samples, 0), targets })
-    }
-}
-
-#[derive(Debug)]
-struct Net(Box<dyn ModuleT>);
-
-impl ModuleT for Net {
-    fn forward_t(&self, inputs: &Tensor, train: bool) -> Tensor {
-        self.0.forward_t(inputs, train)
-    }
-}
-
-fn network(model: Model, vs: &VarStore) -> Net {
-    let root = vs.root();
-    let net: Box<dyn ModuleT> = match model {
-        Model::Mlp => {
-            let [first, second] = [("0", 20, 16), ("2", 16, CLASSES)]
-                .map(|(name, from, to)| nn::linear(&root / name, from, to, Default::default()));
-            Box::new(nn::seq().add(first).add_fn(Tensor::relu).add(second))
-        }
-        Model::ResNet => {
-            Box::new(ResNet::new(&root, Depth::Eighteen, &ResNetOptions { width: 4, ..ResNetOptions::new(CLASSES) }))
-        }
-        Model::Gpt => {
-            let (layers, heads, width, positions) = (2, 2, 8, Positions::Learned);
-            Box::new(
-                Gpt::new(&root, GptConfig { vocabulary: 11, context: 6, layers, heads, width, positions }).unwrap(),
-            )
-        }
-    };
-    // The generator of random weights belongs to all threads.
-    for (salt, (_, param)) in named_parameters(vs).into_iter().enumerate() {
-        no_grad(|| param.shallow_clone().copy_(&formula_tensor(&param.size(), salt as i64 + 1, 0.25)));
-    }
-    Net(net)
-}
-
-/// The logits, of which one in five is dropped as the seed of the virtual rank's step says.
-fn dropped(logits: &Tensor, epoch: u64, step: usize, v: Rank) -> Tensor {
-    let mut draw = KeyedRng::new(&[step_seed(SEED, epoch, step, v) as u64]);
-    let mask: Vec<f32> = (0..logits.numel()).map(|_| if draw.below(5) == 0 { 0.0 } else { 1.25 }).collect();
-    logits * Tensor::from_slice(&mask).view(&*logits.size())
-}
-
-// ---- the training loop
-
-/// What is the same for any number of ranks.
-#[derive(Clone, Debug, Default, PartialEq)]
-struct Outcome {
-    /// The mean loss of each step, as bits.
-    losses: Vec<u64>,
-    /// After the last step.
-    evaluation: Vec<u64>,
-    /// All parameters and buffers.
-    weights: Vec<Vec<u32>>,
-}
-
-/// Trains from the newest snapshot in `folder` up to the step `until`, counted over all epochs, and saves another one.
-fn train(group: Rc<ProcessGroup>, training: &Training, folder: &Path, until: usize) -> Outcome {
-    let Training { model: kind, updates, micro_batches, clip, precision, .. } = *training;
-    let (vs, report, set) = (VarStore::new(Device::Cpu), reporter(&group), Arc::new(Samples(kind)));
-    let net = network(kind, &vs);
-    let virtual_ranks = training.virtual_ranks.and_then(NonZeroUsize::new);
-    let options = DdpOptions { virtual_ranks, fixed_buckets: true, ..Default::default() };
-    let model = DistributedDataParallel::new(net, &vs, Rc::clone(&group), &options).unwrap();
-    let (ranks, params) = (model.virtual_ranks(), named_parameters(&vs));
-    let sgd = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
-    let adam = AdamWOptions { lr: 0.01, ..Default::default() };
-    let named = named_parameters(&vs);
-    let mut optimizer: Box<dyn Optimizer> = match updates {
-        Updates::Sgd => Box::new(Sgd::new(named, sgd).unwrap()),
-        Updates::AdamW => Box::new(AdamW::new(named, adam).unwrap()),
-        Updates::Zero => Box::new(ZeroRedundancyOptimizer::new(named, adam, Rc::clone(&group)).unwrap()),
-    };
-    let mut scaler: GradScaler = precision.scaler();
-    // Without a last batch of one picture, which has no variance.
-    let whole = kind == Model::ResNet;
-    let loader = VirtualLoader::new(ranks, |v| {
-        let sampler = DistributedSampler::new(set.len(), v, ranks.count())?.seed(SEED);
-        anyhow::Ok(DataLoader::new(Arc::clone(&set) as Arc<dyn Dataset>, sampler, BATCH)?.drop_last(whole))
-    })
-    .unwrap();
-    let run = Run { seed: SEED, samples: set.len(), data: 0, batch_size: BATCH };
-    let options = SnapshotOptions { virtual_ranks, background: false, ..Default::default() };
-    let mut snapshots = Snapshots::new(folder, run, options, &report);
-    let (mut here, saved) = snapshots.resume_with::<GradScalerState>(&vs, &mut *optimizer, &group).unwrap();
-    saved.into_iter().for_each(|state| scaler.load_state_dict(state).unwrap());
-
-    let (mut losses, criterion) = (Vec::new(), CrossEntropy::default());
-    let done = |here: Position| here.epoch as usize * loader.steps() + here.step;
-    while done(here) < until {
-        let (from, epoch) = (here, here.epoch);
-        for (step, batches) in (from.step..).zip(loader.epoch_at(from)) {
-            if done(here) == until {
-                break;
-            }
-            optimizer.zero_grad();
-            let pass = |v: Rank, batch: &Batch| {
-                let forward = || {
-                    let logits = model.forward(&batch.inputs).unwrap();
-                    if kind == Model::ResNet { logits } else { dropped(&logits, epoch, step, v) }
-                };
-                precision.autocast(Device::Cpu, forward).unwrap().to_kind(Kind::Float)
-            };
-            let batches = batches.unwrap();
-            let loss = if micro_batches > 1 {
-                let parts = |tensor: &Tensor| tensor.chunk(micro_batches as i64, 0);
-                let split = |batch: Batch| parts(&batch.inputs).into_iter().zip(parts(&batch.targets));
-                let micro = batches.into_iter().map(|(v, batch)| {
-                    (v, split(batch).map(|(inputs, targets)| Batch { inputs, targets }).collect::<Vec<_>>())
-                });
-                let micro: Vec<_> = micro.collect();
-                accumulate_virtual(
-                    &model,
-                    &micro,
-                    |batch| criterion.count(&batch.targets),
-                    |v, _, batch| criterion.sum(&pass(v, batch), &batch.targets),
-                )
-                .unwrap()
-            } else {
-                let mut own = Vec::new();
-                for (v, batch) in batches {
-                    let loss = criterion.loss(&pass(v, &batch), &batch.targets);
-                    model.backward(&scaler.scale(&loss).unwrap()).unwrap();
-                    own.push(loss.double_value(&[]));
-                }
-                ranks.mean(&group, &own).unwrap()
-            };
-            losses.push(loss.to_bits());
-            if let Some(norm) = clip {
-                scaler.unscale(&*optimizer).unwrap();
-                clip_grad_norm(&[GradParts::whole(&params)], norm).unwrap();
-            }
-            scaler.step(&mut *optimizer).unwrap();
-            scaler.update().unwrap();
-            here = loader.after(from, step);
-        }
-    }
-    model.sync_buffers().unwrap();
-    snapshots.save_if_with(true, here, &vs, &*optimizer, &scaler.state_dict(), &group).unwrap();
-    snapshots.finish().unwrap();
-    let test_set: Arc<dyn Dataset> = set;
-    let options = EvalOptions { batch_size: 3, ..Default::default() };
-    let scored: Evaluation = evaluate_with(&model, test_set, Device::Cpu, &options).unwrap();
-    let mut variables: Vec<_> = vs.variables().into_iter().collect();
-    variables.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let weights = variables.iter().map(|(_, tensor)| bits(&tensor.to_kind(Kind::Float))).collect();
-    Outcome { losses, evaluation: [scored.loss(), scored.accuracy()].map(f64::to_bits).into(), weights }
-}
-
-/// As `common::ranks_on`. Over two levels, every other rank is on a second host.
-fn ranks_on<T: Send>(backend: Backend, world: usize, body: impl Fn(Rc<ProcessGroup>) -> T + Send + Sync) -> Vec<T> {
-    if backend != Backend::TwoLevels {
-        return crate::common::ranks_on(backend, world, body);
-    }
-    let (store, world) = (Arc::new(Store::hash().unwrap()), WorldSize::new(world).unwrap());
-    let group = |rank: Rank| {
-        let options = GroupOptions {
-            timeout: Duration::from_secs(600),
-            endpoint: Endpoint::Interface("lo".into()),
-            simulated_host: Some((rank.get() % 2).to_string()),
-            ..GroupOptions::default()
-        };
-        Rc::new(ProcessGroup::new(backend, &store, rank, world, &options).unwrap())
-    };
-    std::thread::scope(|scope| {
-        let (body, group) = (&body, &group);
-        let threads: Vec<_> = world.ranks().map(|rank| scope.spawn(move || body(group(rank)))).collect();
-        threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
-    })
+/// [`train`] of this rank. Ranks are threads here.
+fn trained(group: Rc<ProcessGroup>, training: &ElasticTraining, folder: &Path, until: usize) -> Outcome {
+    let report = reporter(&group);
+    train(group, &report, training, Draws::Own, folder, until).unwrap()
 }
 
 /// Trains on numbers of ranks, each up to a step. All ranks must agree.
-fn run(training: &Training, backend: Backend, schedule: &[(usize, usize)]) -> Outcome {
+fn run(training: &ElasticTraining, backend: Backend, schedule: &[(usize, usize)]) -> Outcome {
     tch::set_num_threads(1);
     let folder = tempfile::tempdir().unwrap();
     let mut all = Outcome::default();
     for &(world, until) in schedule {
-        let outcomes = ranks_on(backend, world, |group| train(group, training, folder.path(), until));
+        let outcomes = ranks_on(backend, world, |group| trained(group, training, folder.path(), until));
         for (rank, outcome) in outcomes.iter().enumerate() {
             assert!(*outcome == outcomes[0], "rank {rank} of {world} differs from rank 0");
         }
@@ -313,7 +62,7 @@ fn run(training: &Training, backend: Backend, schedule: &[(usize, usize)]) -> Ou
 
 /// The runs end alike, which is said of each that does not.
 #[track_caller]
-fn assert_alike(training: &Training, steps: usize, others: &[(Backend, &[(usize, usize)])]) {
+fn assert_alike(training: &ElasticTraining, steps: usize, others: &[(Backend, &[(usize, usize)])]) {
     let alone = run(training, Backend::Gloo, &[(1, steps)]);
     assert_eq!(alone.losses.len(), steps);
     assert!(alone.losses.first() != alone.losses.last(), "it learns");
@@ -324,7 +73,7 @@ fn assert_alike(training: &Training, steps: usize, others: &[(Backend, &[(usize,
 }
 
 /// W = 2, 3 and 4 over shared memory and Gloo, and changes of W.
-fn assert_alike_on_all(training: Training, steps: usize) {
+fn assert_alike_on_all(training: ElasticTraining, steps: usize) {
     use Backend::{Gloo, SharedMemory};
     let half = steps / 2;
     let (two, three, four) = (&[(2, steps)][..], &[(3, steps)][..], &[(4, steps)][..]);
@@ -346,49 +95,60 @@ fn assert_alike_on_all(training: Training, steps: usize) {
 #[test]
 fn an_mlp_has_the_same_bits_on_any_number_of_ranks() {
     for virtual_ranks in [4, 6] {
-        assert_alike_on_all(Training { virtual_ranks: Some(virtual_ranks), ..PLAIN }, 8);
+        assert_alike_on_all(ElasticTraining { virtual_ranks: Some(virtual_ranks), ..PLAIN }, 8);
     }
 }
 
 #[test]
 fn so_has_a_resnet_with_batch_norm_and_mirrored_pictures() {
-    assert_alike_on_all(Training { model: Model::ResNet, virtual_ranks: Some(6), ..PLAIN }, 4);
+    assert_alike_on_all(ElasticTraining { model: ElasticModel::Resnet, virtual_ranks: Some(6), ..PLAIN }, 4);
 }
 
 #[test]
 fn so_has_a_gpt_with_dropout_under_adamw_with_clipping_and_micro_batches() {
-    let training = Training { model: Model::Gpt, updates: Updates::AdamW, clip: Some(0.5), micro_batches: 2, ..PLAIN };
+    let training = ElasticTraining {
+        model: ElasticModel::Gpt,
+        updates: Updates::AdamW,
+        clip: Some(0.5),
+        micro_batches: 2,
+        ..PLAIN
+    };
     for virtual_ranks in [4, 6] {
-        assert_alike_on_all(Training { virtual_ranks: Some(virtual_ranks), ..training }, 6);
+        assert_alike_on_all(ElasticTraining { virtual_ranks: Some(virtual_ranks), ..training }, 6);
     }
 }
 
 #[test]
 fn so_have_divided_states_with_micro_batches() {
-    assert_alike_on_all(Training { updates: Updates::Zero, micro_batches: 2, virtual_ranks: Some(6), ..PLAIN }, 6);
+    assert_alike_on_all(
+        ElasticTraining { updates: Updates::Zero, micro_batches: 2, virtual_ranks: Some(6), ..PLAIN },
+        6,
+    );
 }
 
 #[test]
 fn so_has_mixed_precision_with_a_scaled_loss() {
-    let training = Training { precision: Precision::Float16, clip: Some(1.0), virtual_ranks: Some(6), ..PLAIN };
+    let training = ElasticTraining { float: Float::Float16, clip: Some(1.0), virtual_ranks: Some(6), ..PLAIN };
     assert_alike_on_all(training, 6);
-    assert_alike_on_all(Training { model: Model::Gpt, precision: Precision::Bfloat16, ..PLAIN }, 4);
+    assert_alike_on_all(ElasticTraining { model: ElasticModel::Gpt, float: Float::Bfloat16, ..PLAIN }, 4);
 }
 
 #[test]
 fn two_levels_of_hosts_have_the_same_bits() {
-    let training = Training { virtual_ranks: Some(6), ..PLAIN };
+    let training = ElasticTraining { virtual_ranks: Some(6), ..PLAIN };
     assert_alike(&training, 5, &[(Backend::TwoLevels, &[(3, 2), (4, 5)])]);
 }
 
 #[test]
 fn as_many_ranks_as_virtual_ones_are_plain_ddp_in_shared_memory() {
-    for (world, model) in [(2, Model::Mlp), (3, Model::ResNet), (4, Model::Mlp), (6, Model::Gpt)] {
-        let elastic = Training { model, virtual_ranks: Some(world), ..PLAIN };
-        let plain = Training { virtual_ranks: None, ..elastic };
+    for (world, model) in
+        [(2, ElasticModel::Mlp), (3, ElasticModel::Resnet), (4, ElasticModel::Mlp), (6, ElasticModel::Gpt)]
+    {
+        let elastic = ElasticTraining { model, virtual_ranks: Some(world), ..PLAIN };
+        let plain = ElasticTraining { virtual_ranks: None, ..elastic };
         let [elastic, plain] = [elastic, plain].map(|training| {
             let folder = tempfile::tempdir().unwrap();
-            let outcomes = ranks_on(Backend::SharedMemory, world, |group| train(group, &training, folder.path(), 4));
+            let outcomes = ranks_on(Backend::SharedMemory, world, |group| trained(group, &training, folder.path(), 4));
             outcomes.into_iter().map(|outcome| outcome.weights).collect::<Vec<_>>()
         });
         assert!(elastic == plain, "{world} ranks train other weights of {model:?} with plain DDP");
@@ -406,7 +166,7 @@ proptest! {
         over_gloo: bool,
         steps in prop::collection::vec(0..4_usize, 4),
     ) {
-        let training = Training { virtual_ranks: Some(virtual_ranks), clip: Some(1.0), ..PLAIN };
+        let training = ElasticTraining { virtual_ranks: Some(virtual_ranks), clip: Some(1.0), ..PLAIN };
         let mut until = 0;
         let schedule: Vec<(usize, usize)> = worlds.into_iter().zip(steps).map(|(world, steps)| {
             until += steps;
@@ -445,7 +205,7 @@ impl Dataset for Formula {
 /// The losses of each of four virtual ranks, of which this rank has some.
 fn losses_as_in_python(group: Rc<ProcessGroup>) -> Vec<(Rank, Vec<f64>)> {
     let vs = VarStore::new(Device::Cpu);
-    let net = network(Model::Mlp, &vs);
+    let net = network(ElasticModel::Mlp, &vs, 0.0).unwrap();
     for (salt, name) in ["0.weight", "0.bias", "2.weight", "2.bias"].iter().enumerate() {
         let mut variable = vs.variables()[*name].shallow_clone();
         no_grad(|| variable.copy_(&formula_tensor(&variable.size(), salt as i64 + 1, 0.25)));
@@ -494,15 +254,112 @@ fn virtual_ranks_have_the_losses_of_pythons_ranks_within_1e_6() {
     }
 }
 
-// ---- what is sent
+// ---- what is sent, and when
 
+/// In a step, how many bytes this rank had sent when the first layer's inputs were needed again, and at its end.
+fn sent_in_step(group: &Rc<ProcessGroup>, model: &DistributedDataParallel<()>, weights: &[Tensor; 2]) -> [u64; 2] {
+    let sent = {
+        let group = Rc::clone(group);
+        move || group.traffic().unwrap().bytes
+    };
+    weights.iter().for_each(|weight| c10d::clear_grad(&mut weight.shallow_clone()).unwrap());
+    let seen = Rc::new(Cell::new(0));
+    for v in model.virtual_ranks().own() {
+        let inputs = formula_tensor(&[3, 8], v.get() as i64, 1.0);
+        let (address, seen, now) = (inputs.data_ptr() as usize, Rc::clone(&seen), sent.clone());
+        // Autograd gets the tensor back right before it computes the first weight's gradient.
+        let pack: c10d::Pack = Rc::new(move |saved: &Tensor| {
+            let (saved, seen, now) = (saved.shallow_clone(), Rc::clone(&seen), now.clone());
+            (saved.data_ptr() as usize == address).then(|| -> c10d::Unpack {
+                Box::new(move || {
+                    seen.set(now());
+                    Ok(saved.shallow_clone())
+                })
+            })
+        });
+        let loss = c10d::with_saved_tensors(pack, || {
+            let loss = || inputs.matmul(&weights[0]).relu().matmul(&weights[1]).mean(Kind::Float);
+            model.forward_with(|()| loss()).unwrap()
+        });
+        model.backward(&loss.unwrap()).unwrap();
+    }
+    [seen.get(), sent()]
+}
+
+#[test]
+fn a_bucket_is_sent_while_the_backward_pass_computes_the_next() {
+    for (world, count) in [(2, 2), (2, 4), (3, 5)] {
+        ranks_on(Backend::Gloo, world, |group| {
+            let vs = VarStore::new(Device::Cpu);
+            let weights = ["a", "b"].map(|name| vs.root().var(name, &[8, 8], nn::Init::Const(0.1)));
+            let bucket_cap_mb = 1e-4; // each weight has its own
+            let options = DdpOptions { virtual_ranks: NonZeroUsize::new(count), bucket_cap_mb, ..Default::default() };
+            let model = DistributedDataParallel::new((), &vs, Rc::clone(&group), &options).unwrap();
+            for step in 0..3 {
+                let before = group.traffic().unwrap().bytes;
+                let [seen, after] = sent_in_step(&group, &model, &weights);
+                let counted = step > 0 || model.virtual_ranks().own().len() > 1;
+                assert_eq!(seen > before, counted, "step {step}, {world} ranks of {count}");
+                assert!(after > seen, "the other bucket follows");
+            }
+        });
+    }
+}
+
+/// A weight that two functions use, which are computed again in the backward pass: its gradient arrives in two parts.
+fn used_twice(weight: &Tensor, inputs: &Tensor) -> Tensor {
+    let part = || {
+        let weight = weight.shallow_clone();
+        c10d::checkpoint(inputs, move |inputs| inputs * &weight).unwrap()
+    };
+    (part() + part()).sum(Kind::Float)
+}
+
+#[test]
+fn a_gradient_that_arrives_in_parts_is_sent_when_it_is_whole_and_one_part_more_is_refused() {
+    ranks_on(Backend::Gloo, 2, |group| {
+        let vs = VarStore::new(Device::Cpu);
+        let weight = vs.root().var("weight", &[4], nn::Init::Const(1.0));
+        let options = DdpOptions { virtual_ranks: NonZeroUsize::new(4), ..Default::default() };
+        let model = DistributedDataParallel::new((), &vs, group, &options).unwrap();
+        let step = |times: &dyn Fn(usize) -> usize| -> c10d::Result<()> {
+            c10d::clear_grad(&mut weight.shallow_clone()).unwrap();
+            for (pass, v) in model.virtual_ranks().own().enumerate() {
+                let inputs = Tensor::full([4], v.get() as f64, (Kind::Float, Device::Cpu)).set_requires_grad(true);
+                let uses = || (0..times(pass)).map(|_| used_twice(&weight, &inputs));
+                let loss = model.forward_with(|()| uses().reduce(|sum, use_| sum + use_).unwrap()).unwrap();
+                model.backward(&loss)?;
+            }
+            Ok(())
+        };
+        for times in [1, 2] {
+            step(&|_| times).unwrap();
+            let mean = 2.0 * times as f32 * (0.0 + 1.0 + 2.0 + 3.0) / 4.0;
+            assert_eq!(bits(&weight.grad()), bits(&Tensor::from_slice(&[mean; 4])));
+        }
+        let error = step(&|pass| pass + 1).unwrap_err().to_string();
+        assert!(error.contains("the gradient of weight has more parts than in the pass before"), "{error}");
+    });
+}
+
+/// The largest subtrees of the tree of 8 that some neighbouring virtual ranks are: each begins at a multiple of its size.
+fn subtrees(own: &[usize]) -> u64 {
+    let (mut rest, mut count) = (own, 0);
+    while let [first, ..] = rest {
+        let size = [8, 4, 2, 1].into_iter().find(|size| first.is_multiple_of(*size) && *size <= rest.len()).unwrap();
+        (rest, count) = (&rest[size..], count + 1);
+    }
+    count
+}
+
+/// A reduce-scatter of each subtree, and an all-gather of the rank's share.
 #[test]
 fn a_step_sends_as_many_bytes_as_the_formula_says() {
     const COUNT: usize = 8;
     for world in 1..=COUNT {
         let sent = ranks_on(Backend::Gloo, world, |group| {
             let vs = VarStore::new(Device::Cpu);
-            let net = network(Model::Mlp, &vs);
+            let net = network(ElasticModel::Mlp, &vs, 0.0).unwrap();
             let options = DdpOptions { virtual_ranks: NonZeroUsize::new(COUNT), ..Default::default() };
             let model = DistributedDataParallel::new(net, &vs, Rc::clone(&group), &options).unwrap();
             let elements: usize = vs.trainable_variables().iter().map(Tensor::numel).sum();
@@ -512,7 +369,9 @@ fn a_step_sends_as_many_bytes_as_the_formula_says() {
                 model.backward(&model.forward(&inputs).unwrap().mean(Kind::Float)).unwrap();
             }
             let sent = group.traffic().unwrap().bytes - before;
-            (sent, ranks.exchanged_bytes(4 * elements.next_multiple_of(world) as u64))
+            let own: Vec<usize> = ranks.own().map(Rank::get).collect();
+            let (bytes, world) = (4 * elements.next_multiple_of(world) as u64, world as u64);
+            (sent, if world == 1 { 0 } else { bytes * subtrees(&own) + bytes / world })
         });
         for (rank, (sent, formula)) in sent.into_iter().enumerate() {
             // The sum of two has one order: an all-reduce, which counts the tensor once, for both of its halves.
@@ -578,6 +437,9 @@ fn refuses_what_it_does_not_support_and_says_what_to_do() {
         let xs = formula_tensor(&[2, 3], 1, 1.0);
         let error = message(model.backward(&part(&xs)));
         assert!(error.contains("fc.bias has no gradient after the backward pass of virtual rank 0"), "{error}");
+        let error = message(model.reducer());
+        assert!(error.contains("virtual ranks sum their gradients without one"), "{error}");
+        c10d::backward(&xs.linear(&layer.ws, None::<Tensor>).sum(Kind::Float)).unwrap();
         let error = message(wrap(options, &[]).unwrap().forward(&xs));
         assert!(error.contains("call the optimizer's zero_grad"), "{error}");
     });

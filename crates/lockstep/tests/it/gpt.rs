@@ -22,8 +22,15 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::common::{formula_double, grid, ranks, values};
 
-const CONFIG: GptConfig =
-    GptConfig { vocabulary: 11, context: 8, layers: 2, heads: 2, width: 8, positions: Positions::Learned };
+const CONFIG: GptConfig = GptConfig {
+    vocabulary: 11,
+    context: 8,
+    layers: 2,
+    heads: 2,
+    width: 8,
+    positions: Positions::Learned,
+    dropout: 0.0,
+};
 
 #[derive(Deserialize)]
 struct Golden {
@@ -174,7 +181,7 @@ fn train(group: &Rc<ProcessGroup>, run: &Run, wrapping: Wrapping) -> Vec<Step> {
                 optimizer.zero_grad();
                 schedule.apply(step, &mut optimizer);
                 let loss = accumulate(&model, &own, count, |batch| {
-                    let logits = gpt.forward_units(&batch.inputs, &|unit, inputs, layers| {
+                    let logits = gpt.forward_units(&batch.inputs, true, &|unit, inputs, layers| {
                         model.forward(unit, inputs, layers).unwrap_or_else(|error| raise(error))
                     });
                     criterion.sum(&logits, &batch.targets)

@@ -116,12 +116,7 @@ fn gap(seen: &[f64], expected: &[f64]) -> f64 {
 
 /// Returns true if libtorch picks the same kernels here as for the golden values.
 fn same_kernels() -> bool {
-    let chosen = std::env::var("ATEN_CPU_CAPABILITY").unwrap_or_default();
-    #[cfg(target_arch = "x86_64")]
-    let able = std::is_x86_feature_detected!("avx2") && std::is_x86_feature_detected!("fma");
-    #[cfg(not(target_arch = "x86_64"))]
-    let able = false;
-    able && chosen != "default"
+    ["AVX2", "AVX512"].contains(&c10d::cpu_capability()) // as golden/optim.py checks
 }
 
 fn compare_all_steps<R: Rule>(optimizer: &str) {

@@ -12,7 +12,7 @@ use c10d::ProcessGroup;
 use lockstep::loader::Position;
 use lockstep::optim::schedule::{PlateauOptions, PlateauState, ReduceLrOnPlateau};
 use lockstep::optim::{Adam, AdamOptions, OptimError, Optimizer, Sgd, SgdOptions, named_parameters};
-use lockstep::snapshot::{self, OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
+use lockstep::snapshot::{self, OnSaveError, Run, Save, Snapshot, SnapshotError, SnapshotOptions, Snapshots, Unfit};
 use lockstep::{LaunchEnv, Reporter};
 use lockstep_testkit::python::python_with;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -69,7 +69,7 @@ fn save_adam(folder: &Path) -> VarStore {
     let mut optimizer = adam(&vs);
     step(&net, &mut optimizer);
     let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &Reporter::alone(Device::Cpu).unwrap());
-    snapshots.save(AT, &vs, &optimizer).unwrap();
+    snapshots.save(Save::new(AT, &vs, &optimizer)).unwrap();
     snapshots.finish().unwrap();
     vs
 }
@@ -89,7 +89,7 @@ fn ranks_without_the_file_resume_from_rank_0s() {
         assert_eq!(values(&vs), saved, "rank {}", group.rank());
         step(&net, &mut optimizer);
         // Only rank 0 saves.
-        snapshots.save(Position { step: 3, ..AT }, &vs, &optimizer).unwrap();
+        snapshots.save(Save::new(Position { step: 3, ..AT }, &vs, &optimizer)).unwrap();
         snapshots.finish().unwrap();
         assert!(!private.exists());
         values(&vs)
@@ -191,7 +191,9 @@ fn every_damaged_snapshot_is_skipped_and_the_next_save_of_its_position_succeeds(
         std::fs::write(&path, &damaged).unwrap();
         assert_eq!(resumed(folder.path()), Ok(AT), "{what}");
         let mut snapshots = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
-        snapshots.save(Position::start_of(5), &vs, &adam(&vs)).unwrap_or_else(|error| panic!("{what}: {error}"));
+        snapshots
+            .save(Save::new(Position::start_of(5), &vs, &adam(&vs)))
+            .unwrap_or_else(|error| panic!("{what}: {error}"));
         drop(snapshots);
         assert_eq!(resumed(folder.path()), Ok(Position::start_of(5)), "{what}");
         let aside = path.with_extension("safetensors.damaged");
@@ -219,10 +221,10 @@ fn leaves_files_of_others_that_are_named_as_snapshots() {
     let message = resumed(folder.path()).unwrap_err();
     assert!(message.contains("it is a safetensors file of another program"), "{message}");
     let mut snapshots = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
-    snapshots.save(Position::start_of(1), &vs, &adam(&vs)).unwrap();
-    let refused = snapshots.save(Position::start_of(2), &vs, &adam(&vs)).unwrap_err();
+    snapshots.save(Save::new(Position::start_of(1), &vs, &adam(&vs))).unwrap();
+    let refused = snapshots.save(Save::new(Position::start_of(2), &vs, &adam(&vs))).unwrap_err();
     assert!(with_causes(refused).contains("move it away"));
-    snapshots.save(Position::start_of(3), &vs, &adam(&vs)).unwrap();
+    snapshots.save(Save::new(Position::start_of(3), &vs, &adam(&vs))).unwrap();
     let found = snapshot::list(folder.path()).unwrap();
     let places: Vec<_> = found.iter().map(|one| (one.epoch, one.step)).collect();
     assert_eq!(places, [(9, 0), (3, 0), (2, 0), (0, 2), (0, 1)]);
@@ -292,7 +294,7 @@ fn a_second_job_on_the_folder_of_a_running_one_is_refused_on_every_rank() {
     let options = SnapshotOptions { lock_wait: Some(Duration::ZERO), ..Default::default() };
     let vs = vs_of(1.0);
     let mut first = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
-    first.save(AT, &vs, &adam(&vs)).unwrap();
+    first.save(Save::new(AT, &vs, &adam(&vs))).unwrap();
     let resume = || {
         ranks(2, |group| {
             let vs = vs_of(1.0);
@@ -306,7 +308,7 @@ fn a_second_job_on_the_folder_of_a_running_one_is_refused_on_every_rank() {
         assert!(message.contains(&words) && message.contains("name another folder"), "{message}");
     }
     let mut second = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
-    assert!(matches!(second.save(AT, &vs, &adam(&vs)), Err(SnapshotError::Taken { .. })));
+    assert!(matches!(second.save(Save::new(AT, &vs, &adam(&vs))), Err(SnapshotError::Taken { .. })));
     first.finish().unwrap();
     assert_eq!(resume(), [Ok(AT), Ok(AT)]);
 }
@@ -332,7 +334,7 @@ fn save_with<E: Serialize + DeserializeOwned + Sync>(folder: &Path, extra: &E) -
     let saved = ranks(1, |group| {
         let vs = vs_of(0.0);
         let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &reporter(&group));
-        snapshots.save_if_with(true, AT, &vs, &adam(&vs), extra, &group)?;
+        snapshots.save_if(true, Save::new(AT, &vs, &adam(&vs)).with(extra), &group)?;
         snapshots.finish()
     });
     saved.into_iter().collect()
@@ -422,7 +424,7 @@ fn keeps_as_many_as_asked_and_reads_back_what_it_says() {
     let options = SnapshotOptions { keep: 3.try_into().unwrap(), background: false, ..Default::default() };
     let mut snapshots = Snapshots::new(folder.path(), RUN, options, &Reporter::alone(Device::Cpu).unwrap());
     for epoch in 1..=5 {
-        snapshots.save(Position::start_of(epoch), &vs, &adam(&vs)).unwrap();
+        snapshots.save(Save::new(Position::start_of(epoch), &vs, &adam(&vs))).unwrap();
     }
     let found = snapshot::list(folder.path()).unwrap();
     assert_eq!(found.iter().map(|one| one.epoch).collect::<Vec<_>>(), [5, 4, 3]);

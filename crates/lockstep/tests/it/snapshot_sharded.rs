@@ -15,7 +15,7 @@ use lockstep::loader::Position;
 use lockstep::metrics::Evaluation;
 use lockstep::optim::{AdamW, FusedOptimizer, Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::parallel::{FullyShard, FullyShardOptions};
-use lockstep::snapshot::{OnSaveError, Run, Snapshot, SnapshotError, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{OnSaveError, Run, Save, Snapshot, SnapshotError, SnapshotOptions, Snapshots};
 use lockstep::{BestModel, LaunchEnv, Reporter, snapshot};
 use tch::nn::VarStore;
 use tch::{Device, Kind, nn, no_grad};
@@ -67,7 +67,7 @@ impl Sharded {
     }
 
     fn save(&mut self, step: usize) -> Result<(), SnapshotError> {
-        self.snapshots.save(at(step), (&self.vs, &self.model), &self.optimizer)
+        self.snapshots.save(Save::new(at(step), (&self.vs, &self.model), &self.optimizer))
     }
 
     fn resume(&mut self) -> Position {
@@ -167,7 +167,7 @@ fn goes_on_from_the_snapshot_of_a_whole_model_and_back() {
     let alone = Reporter::alone(Device::Cpu).unwrap();
     let mut whole = OnOneRank::new(folder.path(), &alone);
     whole.train(0..2);
-    whole.snapshots.save(at(2), &whole.vs, &whole.optimizer).unwrap();
+    whole.snapshots.save(Save::new(at(2), &whole.vs, &whole.optimizer)).unwrap();
     whole.snapshots.finish().unwrap();
     let saved = ranks(3, |group| {
         let mut run = Sharded::new(folder.path(), group);
@@ -249,7 +249,7 @@ fn a_kill_at_any_moment_of_a_save_leaves_the_former_snapshot_and_the_next_save_r
         run.resume();
         run.train(2..3);
         let mut elsewhere = Snapshots::new(complete.path(), RUN, SnapshotOptions::default(), &reporter(&group));
-        elsewhere.save(at(3), (&run.vs, &run.model), &run.optimizer).unwrap();
+        elsewhere.save(Save::new(at(3), (&run.vs, &run.model), &run.optimizer)).unwrap();
         run.bits()
     });
     // By name, the parts come before the index, as they are written.
@@ -298,7 +298,9 @@ fn the_programs_state_and_the_best_model_come_back_to_divided_and_to_whole_model
         }
         assert!(!best.has_waited(3, 2) && best.has_waited(3, 1));
         let state = best.best();
-        run.snapshots.save_if_with(true, at(3), (&run.vs, &run.model), &run.optimizer, &state, &group).unwrap();
+        run.snapshots
+            .save_if(true, Save::new(at(3), (&run.vs, &run.model), &run.optimizer).with(&state), &group)
+            .unwrap();
         best.finish((&run.vs, &run.model), &group).unwrap();
         assert!(run.bits() == bits[1] && bits[1] != bits[2]);
         (state.unwrap(), bits.remove(1))
@@ -407,7 +409,7 @@ fn reporter_of(rank: usize, world: usize, job: &str, restarts: u32) -> Reporter 
 fn save(folder: &Path, job: &str, epoch: u64) {
     let vs = model(epoch as f64);
     let mut snapshots = Snapshots::new(folder, RUN, SnapshotOptions::default(), &reporter_of(0, 1, job, 0));
-    snapshots.save(epoch_at(epoch), &vs, &sgd(&vs)).unwrap();
+    snapshots.save(Save::new(epoch_at(epoch), &vs, &sgd(&vs))).unwrap();
     snapshots.finish().unwrap();
 }
 

@@ -255,7 +255,7 @@ fn ddp_has_everything_on_each_rank_and_buckets_besides() {
                 ddp.backward(&loss(&output, &targets)).unwrap();
                 optimizer.step().unwrap();
             }
-            let bytes = MemoryBytes::of_ddp(&params, &optimizer, ddp.reducer()).unwrap();
+            let bytes = MemoryBytes::of_ddp(&params, &optimizer, ddp.reducer().unwrap()).unwrap();
             let gradients = if gradient_as_bucket_view { 0 } else { PARAMETERS };
             assert_eq!((bytes.parameters, bytes.gradients), (PARAMETERS, gradients));
             assert_eq!((bytes.optimizer, bytes.buckets), (2 * PARAMETERS, PARAMETERS));

@@ -126,7 +126,7 @@ pub(crate) fn timeout() -> anyhow::Result<Duration> {
     Ok(Duration::from_millis(std::env::var(TIMEOUT_MS)?.parse()?))
 }
 
-fn set_timeout(command: &mut Command) -> &mut Command {
+pub(crate) fn set_timeout(command: &mut Command) -> &mut Command {
     command.env(TIMEOUT_MS, scaled(TIMEOUT).as_millis().to_string())
 }
 

@@ -18,7 +18,7 @@ use lockstep::parallel::{
     Activations, ColumnParallelLinear, FullyShard, FullyShardOptions, ParallelMlp, Pipeline, RowParallelLinear,
     Schedule,
 };
-use lockstep::snapshot::{self, Run, Snapshot, SnapshotOptions, Snapshots};
+use lockstep::snapshot::{self, Run, Save, Snapshot, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, Reporter, checkpoint, init_process_group};
 use lockstep_contract::events::Event;
 use lockstep_contract::fault::{Act, SavePhase};
@@ -81,7 +81,7 @@ impl Member {
             optimizer.step()?;
             complete(&mut optimizer)?;
             self.report.step(0, step, loss, 1);
-            self.snapshots.save_if(true, after(step), &self.vs, &optimizer, &self.group)?;
+            self.snapshots.save_if(true, Save::new(after(step), &self.vs, &optimizer), &self.group)?;
         }
         self.end()
     }
@@ -224,7 +224,7 @@ fn sharded(mut member: Member) -> anyhow::Result<()> {
         model.backward(&loss)?;
         optimizer.step()?;
         member.report.step(0, step, loss.double_value(&[]), 1);
-        member.snapshots.save_if(true, after(step), (vs, &model), &optimizer, group)?;
+        member.snapshots.save_if(true, Save::new(after(step), (vs, &model), &optimizer), group)?;
     }
     member.report.memory(&MemoryBytes::of_sharded(&model, &optimizer));
     model.summon_full_params(|| member.end())?

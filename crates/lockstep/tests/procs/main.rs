@@ -1,5 +1,5 @@
 //! Tests that start themselves as a program, in one program: `main` runs the case that a variable names, or otherwise the tests.
-//! [`failures`] has ranks of a real job that die, [`spawn`] the guarantees of spawn, [`events`] the files of events, and
+//! [`failures`] has ranks of a real job that die, [`recording`] what recordings say of jobs, [`spawn`] the guarantees of spawn, [`events`] the files of events, and
 //! [`hostile`] files of weights whose reading must not take much memory. What ranks do is in [`killed`], [`soak`] and
 //! [`spawn_cases`].
 
@@ -9,6 +9,7 @@ mod events;
 mod failures;
 mod hostile;
 mod killed;
+mod recording;
 mod soak;
 mod spawn;
 mod spawn_cases;
@@ -24,7 +25,7 @@ pub(crate) use lockstep_process::KillOnDrop;
 use lockstep_process::watchdog::{drain, receive};
 pub(crate) use lockstep_testkit::text;
 
-const CASE: &str = "LOCKSTEP_TEST_CASE";
+pub(crate) const CASE: &str = "LOCKSTEP_TEST_CASE";
 
 /// Longer than any rank takes to end.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
@@ -34,9 +35,12 @@ pub(crate) type Test = (&'static str, fn());
 
 fn main() -> ExitCode {
     if let Ok(name) = env::var(CASE) {
+        if name == recording::LAUNCHER {
+            return lockstep_launch::command::torchrun();
+        }
         return lockstep::exit::main(|| case(&name));
     }
-    let tests = [events::TESTS, failures::TESTS, hostile::TESTS, spawn::TESTS].concat();
+    let tests = [events::TESTS, failures::TESTS, hostile::TESTS, recording::TESTS, spawn::TESTS].concat();
     // Those whose name begins with `soak` run only when they are asked for: they take minutes.
     let trial = |(name, test): Test| {
         let run = move || {
@@ -52,6 +56,7 @@ fn main() -> ExitCode {
 fn case(name: &str) -> anyhow::Result<()> {
     match name.split_once(' ') {
         Some((events::CASE, case)) => events::case(case),
+        Some((recording::CASE, case)) => recording::case(case),
         Some((spawn::CASE, case)) => spawn_cases::case(case),
         None if name == hostile::CASE => hostile::case(),
         _ => failures::case(name),

@@ -8,7 +8,7 @@ use std::net::{Ipv4Addr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-use super::comm;
+use super::reduce;
 
 /// The communicators of this process's unique ids, by their tokens.
 #[derive(Default)]
@@ -235,12 +235,12 @@ fn answers(calls: &[Call]) -> Vec<Vec<u8>> {
         (0..calls.len()).map(|rank| if rank == other as usize { result.clone() } else { Vec::new() }).collect()
     };
     match kind {
-        Kind::AllReduce => to_all(comm::all(&data, dtype, op)),
-        Kind::Reduce => to_root(comm::all(&data, dtype, op)),
+        Kind::AllReduce => to_all(reduce::all(&data, dtype, op)),
+        Kind::Reduce => to_root(reduce::all(&data, dtype, op)),
         Kind::Broadcast => to_all(data[other as usize].clone()),
         Kind::AllGather => to_all(data.concat()),
         _ => {
-            let result = comm::all(&data, dtype, op);
+            let result = reduce::all(&data, dtype, op);
             let each = (result.len() / calls.len()).max(1);
             let mut parts: Vec<Vec<u8>> = result.chunks(each).map(<[u8]>::to_vec).collect();
             parts.resize(calls.len(), Vec::new());

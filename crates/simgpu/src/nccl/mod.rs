@@ -10,6 +10,7 @@
 
 mod comm;
 mod hub;
+mod reduce;
 
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -219,9 +220,9 @@ fn operation(
     let (dtype, op) = kinds;
     let issue = || {
         let comm = comm::get(comm)?;
-        let size =
-            comm::size(dtype).ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, format!("it has no data type {dtype}")))?;
-        if !comm::knows(op) {
+        let size = reduce::size(dtype)
+            .ok_or_else(|| refuse(Nccl::INVALID_ARGUMENT, format!("it has no data type {dtype}")))?;
+        if !reduce::knows(op) {
             return Err(refuse(Nccl::INVALID_ARGUMENT, format!("it has no reduction {op}")));
         }
         if other < 0 || other as u32 >= comm.size {

@@ -4,6 +4,7 @@
 // The connections stay open: the kernel closes them when a rank dies.
 
 #include "meeting.hpp"
+#include "reduce.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -182,6 +183,7 @@ struct Meeting {
 
   // Everything that may fail on this rank alone. The file has room for all ranks of the group, on any host.
   void prepare(const std::string& claim, size_t page) {
+    if (static_cast<size_t>(size) > kMostSources) throw Failure("sums have room for " + std::to_string(kMostSources) + " ranks");
     arena = std::make_shared<Arena>(Segment::make(static_cast<size_t>(size), page > 0 ? page : page_size()));
     listener = new_socket();
     name = random_name();

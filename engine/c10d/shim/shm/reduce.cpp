@@ -13,6 +13,7 @@
 #define FOR_EACH_VECTOR_UNIT
 #endif
 #define INLINE inline __attribute__((always_inline))
+#define INLINE_LAMBDA __attribute__((always_inline))
 
 namespace {
 
@@ -140,19 +141,21 @@ struct Tiles {
 // The sources are combined along a binary tree, each node of which is split in the middle, rounded down: ((0 + (1 + 2)) + (3 + (4 + 5))) for
 // six. It is the order in which virtual ranks are added up (crates/lockstep/src/elastic/tree.rs).
 
-// More than the levels of a tree over all ranks that a group may have.
-constexpr size_t kLevels = 16;
+// The nodes that end with a source end with all that are on the way to it, so a walk over the sources needs only the ends of the open ones.
+constexpr size_t kLevels = 16; // of a tree with kMostSources leaves
+static_assert(shm::kMostSources == size_t{1} << (kLevels - 1));
 
-// How many nodes end with source `last`, other than itself: so many times the last two partial results are combined after it.
-INLINE size_t nodes_that_end_with(size_t last, size_t n_sources) {
-  size_t nodes = 0;
-  for (size_t begin = 0, end = n_sources; end - begin > 1;) {
-    nodes += end == last + 1;
-    const size_t middle = (begin + end) / 2;
-    if (last < middle) end = middle;
-    else begin = middle;
+// Calls `leaf(level, source)` for each source, whose value becomes part `level`, and `join(level, is_root)` after both halves of a node: parts
+// `level` and `level + 1` become part `level`.
+template <class Leaf, class Join>
+INLINE void walk(size_t n_sources, Leaf leaf, Join join) {
+  size_t ends[kLevels];
+  size_t open = 0, level = 0;
+  for (size_t begin = 0, end = n_sources; begin < n_sources; ++begin, end = open > 0 ? ends[open - 1] : begin) {
+    for (; end - begin > 1; end = (begin + end) / 2) ends[open++] = end;
+    leaf(level++, begin);
+    for (; open > 0 && ends[open - 1] == begin + 1; --open, --level) join(level - 2, open == 1);
   }
-  return nodes;
 }
 
 template <class Op, class T>
@@ -163,16 +166,14 @@ INLINE void plain(const Tiles<T>& of) {
     const size_t n = std::min(kTile, of.n - at);
     T* out = of.targets[0] + at;
     if (of.n_sources == 1) std::memmove(out, of.sources[0] + at, n * sizeof(T));
-    size_t level = 0;
-    for (size_t s = 0; s < of.n_sources; ++s) {
-      parts[level++] = of.sources[s] + at;
-      for (size_t nodes = nodes_that_end_with(s, of.n_sources); nodes > 0; --nodes, --level) {
-        // The result may be in a source's memory: all are read by then.
-        T* sum = s + 1 == of.n_sources && nodes == 1 ? out : room[level - 2];
-        combine_two<Op>(sum, parts[level - 2], parts[level - 1], n);
-        parts[level - 2] = sum;
-      }
-    }
+    const auto leaf = [&](size_t level, size_t source) INLINE_LAMBDA { parts[level] = of.sources[source] + at; };
+    const auto join = [&](size_t level, bool is_root) INLINE_LAMBDA {
+      // The result may be in a source's memory: all are read by then.
+      T* sum = is_root ? out : room[level];
+      combine_two<Op>(sum, parts[level], parts[level + 1], n);
+      parts[level] = sum;
+    };
+    walk(of.n_sources, leaf, join);
     if (of.mean) divide(out, static_cast<T>(of.n_sources), n);
     for (size_t t = 1; t < of.n_targets; ++t)
       if (of.targets[t] + at != out) std::memcpy(of.targets[t] + at, out, n * sizeof(T));
@@ -185,13 +186,11 @@ INLINE void widened(const Tiles<T>& of) {
   T rounded[kTile];
   for (size_t at = 0; at < of.n; at += kTile) {
     const size_t n = std::min(kTile, of.n - at);
-    size_t level = 0;
-    for (size_t s = 0; s < of.n_sources; ++s) {
-      float* part = room[level++];
-      for (size_t i = 0; i < n; ++i) part[i] = of.sources[s][at + i].widen();
-      for (size_t nodes = nodes_that_end_with(s, of.n_sources); nodes > 0; --nodes, --level)
-        combine_two<Op>(room[level - 2], room[level - 2], room[level - 1], n);
-    }
+    const auto leaf = [&](size_t level, size_t source) INLINE_LAMBDA {
+      for (size_t i = 0; i < n; ++i) room[level][i] = of.sources[source][at + i].widen();
+    };
+    const auto join = [&](size_t level, bool) INLINE_LAMBDA { combine_two<Op>(room[level], room[level], room[level + 1], n); };
+    walk(of.n_sources, leaf, join);
     if (of.mean) divide(room[0], static_cast<float>(of.n_sources), n);
     for (size_t i = 0; i < n; ++i) rounded[i] = T::round(room[0][i]);
     for (size_t t = 0; t < of.n_targets; ++t) std::memcpy(of.targets[t] + at, rounded, n * sizeof(T));

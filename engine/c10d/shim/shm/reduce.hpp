@@ -15,6 +15,9 @@ enum class Reduction : uint8_t { Sum = 0, Avg = 1, Product = 2, Min = 3, Max = 4
 bool reduces(uint8_t type) noexcept;
 size_t item_size(Type type) noexcept;
 
+// More than a host has ranks: a tree over the sources has no more levels than there is room for.
+constexpr size_t kMostSources = size_t{1} << 15;
+
 // Combines `n` elements of each source, along a binary tree over the sources, and writes the result to every target. A target may be one
 // of the sources, but must not overlap one otherwise. bfloat16 and float16 are combined in float32 and rounded once, to the
 // nearest even number. Avg divides the sum by the number of sources.

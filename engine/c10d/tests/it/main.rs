@@ -15,6 +15,7 @@ mod kernels;
 mod mismatch;
 mod p2p;
 mod procs_python;
+mod recording;
 mod reducer;
 mod shared_memory;
 mod soundness;

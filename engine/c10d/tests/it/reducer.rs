@@ -304,30 +304,3 @@ fn backward_on_another_thread_is_refused_and_may_outlive_the_reducer() {
         assert_eq!(gradients(&params), [Some(1.0), Some(2.0), Some(3.0)]);
     });
 }
-
-#[test]
-fn the_logger_has_the_facts_of_pythons_logging_data() {
-    ranks(2, |group| {
-        let params = parameters();
-        let options = ReducerOptions { gradient_as_bucket_view: true, ..ReducerOptions::default() };
-        let reducer = Reducer::new(Rc::new(group), &params, &options).unwrap();
-        reducer.register_comm_hook(CommHook::AllReduce).unwrap();
-        let logged = |name: &str| reducer.logging_data().unwrap().remove(name).unwrap_or_default();
-        // One bucket of 28 floats before the first step; nothing is measured yet.
-        assert_eq!((logged("bucket_sizes").as_str(), logged("iteration").as_str()), ("112", ""));
-        for _ in 0..3 {
-            reducer.prepare_for_forward().unwrap();
-            reducer.rebuild_buckets().unwrap();
-            reducer.prepare_for_backward(&[]).unwrap();
-            let sum = params.iter().map(|(_, param)| param.sum(Kind::Float)).reduce(|a, b| a + b).unwrap();
-            reducer.backward(&sum).unwrap();
-        }
-        // A pass is noted when the next one begins.
-        let facts = ["iteration", "comm_hook", "has_rebuilt_buckets", "rebuilt_bucket_sizes"].map(logged);
-        assert_eq!(facts, ["2", "BuiltinCommHookType.ALLREDUCE", "1", "112"]);
-        assert!(logged("backward_comm_time").parse::<u64>().unwrap() > 0);
-        assert_ne!(logged("join_uneven_inputs"), "1");
-        reducer.note_join();
-        assert_eq!(logged("join_uneven_inputs"), "1");
-    });
-}

@@ -32,6 +32,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sink::Appender;
+pub(crate) use sink::{State, append_to};
 
 use crate::foreign;
 
@@ -507,10 +508,11 @@ pub struct AgentRecord {
     pub event: AgentEvent,
 }
 
-/// The file to which an agent writes its events; the default discards them.
+/// The files to which an agent writes its events; the default discards them.
 #[derive(Debug, Default)]
 pub struct AgentSink {
-    open: Option<(String, Appender)>,
+    node: String,
+    files: Vec<Appender>,
 }
 
 /// The contents of an agent's file.
@@ -530,15 +532,27 @@ impl AgentSink {
     /// [`EventsError::Open`].
     pub fn open(folder: &Path, node: &str) -> Result<Self, EventsError> {
         let appender = Appender::open(folder, file_of(folder, node))?;
-        Ok(AgentSink { open: Some((node.to_owned(), appender)) })
+        Ok(AgentSink { node: node.to_owned(), files: vec![appender] })
+    }
+
+    /// Writes from now on to the files of both.
+    #[must_use]
+    pub fn and(mut self, other: AgentSink) -> Self {
+        if self.files.is_empty() {
+            return other;
+        }
+        self.files.extend(other.files);
+        self
     }
 
     /// Writes `event` with the current time. Only the first failure is reported, on stderr.
     pub fn emit(&self, event: &AgentEvent) {
-        if let Some((node, appender)) = &self.open {
-            let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-            appender.append(&AgentRecord { t, node: node.clone(), event: event.clone() });
+        if self.files.is_empty() {
+            return;
         }
+        let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let record = AgentRecord { t, node: self.node.clone(), event: event.clone() };
+        self.files.iter().for_each(|file| file.append(&record));
     }
 }
 

@@ -1,21 +1,25 @@
 //! Appends events to a file.
 
 use std::error::Error as _;
+use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
 use super::{Event, EventsError, FOLDER};
+use crate::recording::Recorder;
 use crate::warn;
 
 /// The file to which a rank writes its events. Threads share it by reference.
 #[derive(Debug, Default)]
 pub struct EventSink {
     open: Option<Open>,
+    /// Gets the events, too, if the rank is recorded.
+    recorder: Option<Arc<Recorder>>,
 }
 
 #[derive(Debug)]
@@ -32,8 +36,9 @@ pub(crate) struct Appender {
     state: Mutex<State>,
 }
 
+/// A file that is open for appending.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     file: File,
     /// The last write may have left part of a line.
     torn: bool,
@@ -46,14 +51,18 @@ impl EventSink {
         Self::default()
     }
 
-    /// Opens the sink that `LOCKSTEP_EVENTS` asks for. If that fails, prints a warning and discards events.
+    /// Opens the sink that `LOCKSTEP_EVENTS` asks for. If that fails, prints a warning and discards events. If the rank is
+    /// [recorded](crate::recording), its events are recorded, too.
     pub fn from_env(rank: usize, restart: u32) -> Self {
-        let Some(folder) = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()) else { return Self::off() };
-        Self::open(Path::new(&folder), rank, restart).unwrap_or_else(|error| {
-            let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
-            warn(&format_args!("warning: {error}{cause}; rank {rank} trains without an event file"));
-            Self::off()
-        })
+        let open = |folder: &OsStr| {
+            Self::open(Path::new(folder), rank, restart).unwrap_or_else(|error| {
+                let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
+                warn(&format_args!("warning: {error}{cause}; rank {rank} trains without an event file"));
+                Self::off()
+            })
+        };
+        let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
+        EventSink { recorder: Recorder::from_env(rank), ..folder.as_deref().map(open).unwrap_or_default() }
     }
 
     /// Appends to `folder/rank-<rank>.jsonl` and creates both if needed.
@@ -62,16 +71,19 @@ impl EventSink {
     /// [`EventsError::Open`].
     pub fn open(folder: &Path, rank: usize, restart: u32) -> Result<Self, EventsError> {
         let file = Appender::open(folder, folder.join(format!("rank-{rank}.jsonl")))?;
-        Ok(EventSink { open: Some(Open { rank, restart, file }) })
+        Ok(EventSink { open: Some(Open { rank, restart, file }), recorder: None })
     }
 
     /// Writes `event` with the current time. Only the first failure is reported, on stderr.
     pub fn emit(&self, event: &Event) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.emit_at(since.as_secs_f64(), event);
+        if let Some(recorder) = &self.recorder {
+            recorder.event(event);
+        }
     }
 
-    /// Writes `event` with time `t`, in seconds since the Unix epoch.
+    /// Writes `event` to the file with time `t`, in seconds since the Unix epoch.
     pub fn emit_at(&self, t: f64, event: &Event) {
         if let Some(Open { rank, restart, file }) = &self.open {
             file.append(&Line { t, rank: *rank, restart: *restart, event });
@@ -125,18 +137,19 @@ struct Line<'a> {
 }
 
 impl State {
-    fn write(&mut self, line: &impl Serialize) -> io::Result<()> {
+    /// Appends a line by a single write; returns its length.
+    pub(crate) fn write(&mut self, line: &impl Serialize) -> io::Result<u64> {
         let mut bytes = if self.torn { b"\n".to_vec() } else { Vec::new() };
         serde_json::to_writer(&mut bytes, line)?;
         bytes.push(b'\n');
         self.torn = true;
         self.file.write_all(&bytes)?;
         self.torn = false;
-        Ok(())
+        Ok(bytes.len() as u64)
     }
 }
 
-fn append_to(path: &Path) -> io::Result<State> {
+pub(crate) fn append_to(path: &Path) -> io::Result<State> {
     let mut file = OpenOptions::new().append(true).read(true).create(true).open(path)?;
     let mut last = [b'\n'];
     if file.metadata()?.len() > 0 {

@@ -269,6 +269,15 @@ impl Inquiry<'_> {
         }
     }
 
+    /// Returns true if the worker that has ended last has lost a rank, by what it printed.
+    pub(super) async fn has_lost_a_peer(self) -> bool {
+        let Some(death) = self.current.deaths.last() else { return false };
+        if let Some(outputs) = &self.current.outputs {
+            outputs.catch_up(LAST_WORDS).await;
+        }
+        verdict::has_lost_a_peer(&self.current.failure(death, self.context))
+    }
+
     /// When another node has ended the job: takes stacks if that node's verdict names a rank of this node, or no rank because its
     /// own waited in vain.
     pub(super) async fn look_into_hang_of_another(self) {

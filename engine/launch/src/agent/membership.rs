@@ -65,6 +65,8 @@ pub(super) struct Membership {
     commands: mpsc::UnboundedSender<Command>,
     news: mpsc::UnboundedReceiver<News>,
     task: tokio::task::JoinHandle<()>,
+    /// How soon the loss of a node is known.
+    pub(super) lease: Duration,
 }
 
 /// Time limits for other nodes, in addition to the rendezvous' own.
@@ -81,8 +83,9 @@ impl Membership {
     pub(super) fn start(rendezvous: Rendezvous, hosting: StoreHosting, limits: Limits) -> Self {
         let (commands, inbox) = mpsc::unbounded_channel();
         let (outbox, news) = mpsc::unbounded_channel();
+        let lease = rendezvous.lease();
         let member = Member { rendezvous, hosting, limits, inbox, outbox, next: None, watches: false, lost: false };
-        Membership { commands, news, task: tokio::spawn(member.live()) }
+        Membership { commands, news, task: tokio::spawn(member.live()), lease }
     }
 
     /// Sends the task a command.

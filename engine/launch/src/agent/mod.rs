@@ -11,6 +11,7 @@
 //! - [`meet`]: the way to the rendezvous, this machine's addresses, and the known facts when the nodes do not meet.
 //! - [`membership`]: this node's part in the rendezvous, as a task, and the store of the workers.
 //! - [`workers`]: the workers of an attempt, between configuration and report, and those that sleep in the kernel.
+//! - [`recording`]: the recording of this node, for `--record`.
 //! - [`judge`]: the facts for the verdict on a failure, the verdict, by [`crate::verdict`], and the stacks of the living workers when a
 //!   rank has waited in vain.
 
@@ -21,6 +22,7 @@ mod judge;
 mod meet;
 mod membership;
 mod node;
+mod recording;
 mod run;
 mod signals;
 mod state_machine;

@@ -16,6 +16,7 @@ use super::ending::listen;
 use super::judge::Facts;
 use super::meet::{self, GlooInterface, RendezvousWait, hostname};
 use super::membership::{Limits, Membership};
+use super::recording::Recording;
 use super::run::{Agent, Finished};
 use super::signals::SignalStream;
 use super::state_machine::Outcome;
@@ -25,7 +26,7 @@ use crate::output::{Console, Stream};
 use crate::rendezvous::Rendezvous;
 use crate::report::{Report, propagate_agent_error, propagate_error};
 use crate::scheduler::Allocation;
-use crate::verdict::{LaunchFailure, why_launcher_failed};
+use crate::verdict::{self, LaunchFailure, why_launcher_failed};
 
 /// How long the last lines may take on a console that does not accept them.
 const LAST_LINES: Duration = Duration::from_secs(5);
@@ -133,20 +134,22 @@ async fn on_console(
     })?;
     let ready = listen(workers.as_fd().try_clone_to_owned()?).context("cannot watch over workers")?;
     workers.limit_open_files(before);
-    let logs = match LogDir::create(&config.logs, &config.rendezvous.run_id) {
-        Ok(logs) => logs,
+    let prepared = LogDir::create(&config.logs, &config.rendezvous.run_id).map_err(anyhow::Error::from);
+    let prepared = prepared.and_then(|logs| Ok((logs, Recording::start(config, &hostname)?)));
+    let (logs, recording) = match prepared {
+        Ok(prepared) => prepared,
         Err(error) => {
             workers.close();
-            return Err(error.into());
+            return Err(error);
         }
     };
     if let Some(folder) = logs.temporary() {
         workers.register_cleanup(folder);
     }
     let folder = events_folder();
-    let events = events(&hostname, folder.as_deref(), |warning| {
-        console.line(Stream::Stderr, foreign::escaped(warning).as_bytes())
-    });
+    let warn = |warning: &str| console.line(Stream::Stderr, foreign::escaped(warning).as_bytes());
+    let events = events(&hostname, folder.as_deref(), warn);
+    let recorded = recording.as_ref().map(|recording| self::events(&hostname, Some(recording.folder()), warn));
     let batch = Allocation::batch_job();
     let job = meet::job(config, batch.as_ref());
     let (node, link) = (met.node(config, &hostname), met.link(&job, &options));
@@ -159,8 +162,9 @@ async fn on_console(
     let limits = Limits { master: options.read_timeout, exit_barrier: config.exit_barrier_timeout };
     let context = Context {
         config,
+        events: events.and(recorded.unwrap_or_default()),
+        recording,
         console,
-        events,
         hostname,
         has_status: status.is_some(),
         status_events: status.as_ref().and_then(|status| status.folder()).map(Path::to_owned),
@@ -190,7 +194,10 @@ async fn end(finished: Finished<'_>) -> Ended {
     let succeeded = ended != Ended::Failed;
     report(&context, facts, &outcome, context.logs.path().filter(|_| context.logs.stays(succeeded)));
     context.events.emit(&AgentEvent::Finished { code: ended.code().into() });
-    let Context { console, logs, config, .. } = context;
+    let Context { console, logs, config, recording, .. } = context;
+    if let Some(recording) = recording {
+        console.say(&recording.finish());
+    }
     if let Some(status) = status {
         status.finish();
     }
@@ -210,6 +217,10 @@ async fn end(finished: Finished<'_>) -> Ended {
     workers.close();
     ended
 }
+
+/// Said after a rank has waited for another in vain.
+const NOT_RECORDED: &str = "replay: run it with --record FILE, and `lockstep replay FILE` shows who waited for whom; for Python, \
+                            TORCH_FR_BUFFER_SIZE=2000 and a file of the flight recorder";
 
 /// Prints to stderr how the job ended, unless it succeeded.
 fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Option<&Path>) {
@@ -231,6 +242,7 @@ fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Opti
     }
     let own = std::env::var_os("TORCHELASTIC_ERROR_FILE").filter(|path| !path.is_empty()).map(PathBuf::from);
     let verdict = facts.verdict.take();
+    let has_waited = facts.failures.iter().any(verdict::has_waited);
     let Some(mut report) = Report::new(&context.config.program.name, facts.failures, verdict.clone()) else {
         if let Some(verdict) = verdict {
             context.console.line(Stream::Stderr, verdict.to_string().as_bytes());
@@ -248,6 +260,9 @@ fn report(context: &Context<'_>, mut facts: Facts, outcome: &Outcome, logs: Opti
     report.logs = logs.map(Path::to_owned);
     report.stacks = facts.stacks;
     context.console.line(Stream::Stderr, report.to_string().as_bytes());
+    if has_waited && context.recording.is_none() {
+        context.say(NOT_RECORDED);
+    }
     leave(context, own.as_deref(), |path| propagate_error(report.root(), path));
 }
 

@@ -1,6 +1,7 @@
 //! The agent's event loop: waits for everything that can happen in one place, turns it into an event, and carries out
 //! the actions that the state machine returns. The decisions are in [`super::state_machine`].
 
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
@@ -42,8 +43,19 @@ pub(super) struct Agent<'a> {
     /// Only on a terminal.
     status: Option<LiveStatus>,
     kernel_sleep: KernelSleep,
-    /// An event that is already known and handled next.
-    pending: Option<Event>,
+    /// Events that are already known and handled next.
+    pending: VecDeque<Event>,
+    /// Failures that may follow from the loss of a node.
+    held: Held,
+}
+
+/// Workers' failures that are kept back until it is known whether a node is lost, since a restart that a change of members causes does not
+/// count against `--max-restarts`. The workers often notice the loss before the agents do.
+#[derive(Default)]
+struct Held {
+    failures: Vec<Event>,
+    /// When the loss would be known.
+    until: Option<Instant>,
 }
 
 /// The agent when the job has ended on its node.
@@ -75,7 +87,8 @@ impl<'a> Agent<'a> {
             current: Current::default(),
             ending: Ending::default(),
             facts: Facts::default(),
-            pending: None,
+            pending: VecDeque::new(),
+            held: Held::default(),
             context,
             workers,
             ready,
@@ -111,7 +124,8 @@ impl<'a> Agent<'a> {
 
     async fn next(&mut self) -> Event {
         loop {
-            if let Some(event) = self.pending.take() {
+            if let Some(event) = self.pending.pop_front() {
+                self.look_into_hang(&event).await;
                 return event;
             }
             if let Some(signal) = self.signals.take_held() {
@@ -130,6 +144,7 @@ impl<'a> Agent<'a> {
             let (kill_at, say_at) = (self.ending.kill_at, self.wait.say_at);
             let (ask_grace_at, limit_at) = (self.ending.ask_grace_at, self.limit_at());
             let (redraw_at, verdict_at) = (self.show_status(), self.facts.verdict_at);
+            let held_until = self.held.until;
             let look_at = if self.machine.is_running() { self.kernel_sleep.due(Instant::now()) } else { None };
             let event = tokio::select! {
                 biased;
@@ -161,17 +176,44 @@ impl<'a> Agent<'a> {
                     None
                 }
                 () = at(look_at) => self.look_for_sleepers(),
+                () = at(held_until) => {
+                    self.release();
+                    None
+                }
                 () = at(redraw_at) => None,
                 () = at(say_at) => {
                     self.say_reason(is_first);
                     None
                 }
             };
-            if let Some(event) = event {
-                self.look_into_hang(&event).await;
-                return event;
+            let Some(event) = event else { continue };
+            if self.keeps_back(&event).await {
+                self.held.until.get_or_insert_with(|| Instant::now() + self.membership.lease);
+                self.held.failures.push(event);
+                continue;
             }
+            if matches!(event, Event::Reform(_)) {
+                self.facts.verdict_at = None; // the job goes on
+            }
+            // What was kept back comes after the news that explain it.
+            self.release();
+            self.look_into_hang(&event).await;
+            return event;
         }
+    }
+
+    /// Returns true for the failure of a worker that has lost a rank, in a job of several nodes.
+    async fn keeps_back(&mut self, event: &Event) -> bool {
+        let Event::Died { exit, .. } = event else { return false };
+        let several = self.current.formed.as_ref().is_some_and(|(round, _)| round.nodes > 1);
+        let failed = !exit.success() && !has_saved(exit.torch_code());
+        failed && several && self.machine.is_running() && self.inquiry().has_lost_a_peer().await
+    }
+
+    /// Handles what was kept back next.
+    fn release(&mut self) {
+        let Held { failures, .. } = std::mem::take(&mut self.held);
+        self.pending.extend(failures);
     }
 
     /// While leftovers of the workers are awaited, only signals are handled; news of other nodes can wait.
@@ -270,7 +312,7 @@ impl<'a> Agent<'a> {
         let restarts = self.context.config.max_restarts - self.machine.restarts_left();
         if let Err(failure) = self.current.start_all(&self.context, &mut self.workers, restarts) {
             let why = self.facts.own_failure(failure.why);
-            self.pending = Some(Event::NotStarted { started: failure.started, why });
+            self.pending.push_back(Event::NotStarted { started: failure.started, why });
         }
     }
 

@@ -11,12 +11,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_contract::events::{AgentEvent, AgentSink};
-use lockstep_contract::foreign;
+use lockstep_contract::{foreign, recording};
 use lockstep_process::proc::Status;
 use lockstep_process::{Died, Exit, NoProgress, Sink, Spec, Stdin, Workers, refusal};
 
 use super::meet::GLOO_INTERFACE;
 use super::membership::Master;
+use super::recording::Recording;
 use super::state_machine::has_saved;
 use crate::config::{Attempt, Config, LineOrigin, LogDir, Placement, Route, worker_env};
 use crate::output::{Console, Outputs, Plan, Prefix, Stream, StreamPlan};
@@ -50,6 +51,7 @@ pub(super) struct Context<'a> {
     pub(super) console: Console,
     pub(super) logs: LogDir,
     pub(super) events: AgentSink,
+    pub(super) recording: Option<Recording>,
     pub(super) hostname: String,
     /// A status line on the terminal shows the state of the job.
     pub(super) has_status: bool,
@@ -275,7 +277,8 @@ fn spec(context: &Context<'_>, placement: Placement, stdout: Sink, stderr: Sink)
     let mut env = worker_env(context.config, &placement, &|name| std::env::var_os(name));
     let folder = context.status_events.iter().map(|folder| (lockstep_contract::events::FOLDER.into(), folder.into()));
     let gloo = context.gloo_interface.iter().map(|name| (GLOO_INTERFACE.into(), name.into()));
-    env.extend(folder.chain(gloo));
+    let record = context.recording.iter().map(|recording| (recording::FOLDER.into(), recording.folder().into()));
+    env.extend(folder.chain(gloo).chain(record));
     Spec {
         program: context.config.program.file.clone(),
         args: context.config.program.args(placement.local_rank),

@@ -66,6 +66,8 @@ pub struct Flags {
     pub exit_barrier_timeout: Given,
     /// Not torchrun's: keep a temporary log folder.
     pub keep_logs: bool,
+    /// Not torchrun's: the file of a recording.
+    pub record: Option<PathBuf>,
     /// Not torchrun's: stacks of the ranks after a hang.
     pub stacks: Given,
     /// Not torchrun's: live status on a terminal.

@@ -3,12 +3,23 @@
 
 use std::fs;
 use std::num::NonZero;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
 
 use super::flags::{ConfigError, Given};
 use super::program::Env;
 
 /// Has one folder per GPU that NVIDIA's driver manages.
-const DRIVER: &str = "/proc/driver/nvidia/gpus";
+const DRIVER: &str = "proc/driver/nvidia/gpus";
+/// Has one folder per processor and GPU that AMD's driver sees (`kfd_topology.c` of Linux), and the file that programs open to use them.
+const TOPOLOGY: &str = "sys/class/kfd/kfd/topology/nodes";
+const AMD_FILE: &str = "dev/kfd";
+/// What hides GPUs from CUDA, and from HIP, which reads its own variable first.
+const CUDA_VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
+const HIP_VISIBLE: &str = "HIP_VISIBLE_DEVICES";
+/// What hides AMD's GPUs from all programs. HIP counts those that are left.
+const ROCR_VISIBLE: &str = "ROCR_VISIBLE_DEVICES";
 
 /// The facts about this host.
 #[derive(Clone, Copy)]
@@ -23,48 +34,84 @@ pub struct HostInfo<'a> {
     pub random: u128,
 }
 
+/// Who made the GPUs of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GpuVendor {
+    /// CUDA, `nvidia-smi`.
+    #[default]
+    Nvidia,
+    /// ROCm, `rocm-smi`.
+    Amd,
+}
+
 /// The GPUs that workers will see.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpus {
     /// Their number.
     pub count: usize,
-    /// The number of GPUs of this host, if CUDA_VISIBLE_DEVICES hides some.
+    /// The number of GPUs of this host, if variables hide some.
     pub hidden_by: Option<usize>,
+    /// NVIDIA if the host has GPUs of both.
+    pub vendor: GpuVendor,
 }
 
 impl<'a> HostInfo<'a> {
     /// The facts about this host, now.
     pub fn here(env: Env<'a>) -> Self {
-        let visible = env("CUDA_VISIBLE_DEVICES").map(|value| value.to_string_lossy().into_owned());
-        HostInfo { cpus: cpus(), gpus: Gpus::of(present(), visible.as_deref()), env, random: random() }
+        HostInfo { cpus: cpus(), gpus: Gpus::below(Path::new("/"), env), env, random: random() }
     }
 }
 
 impl Gpus {
-    /// The GPUs that CUDA_VISIBLE_DEVICES leaves visible; all of them if it is not set.
-    ///
-    /// The rules are CUDA's, as in `torch.cuda._parse_visible_devices`: entries count up to the first that is not a
-    /// device, and a device that occurs twice hides all.
-    pub fn of(present: usize, visible: Option<&str>) -> Self {
-        let Some(visible) = visible else { return Gpus { count: present, hidden_by: None } };
-        let named: Vec<&str> = entries(visible).take_while(|entry| is_device(entry, present)).collect();
-        let twice = named.iter().enumerate().any(|(at, entry)| named[..at].contains(entry));
-        let count = if twice { 0 } else { named.len().min(present) };
-        Gpus { count, hidden_by: (count < present).then_some(present) }
+    /// The GPUs of the system whose files are below `root` that a program with these variables sees.
+    fn below(root: &Path, env: Env<'_>) -> Self {
+        let text = |name: &str| env(name).map(|value| value.to_string_lossy().into_owned());
+        match (nvidia(root), amd(root)) {
+            (0, present @ 1..) => {
+                let left = visible(present, text(ROCR_VISIBLE).as_deref());
+                Gpus::of(
+                    present,
+                    visible(left, text(HIP_VISIBLE).or_else(|| text(CUDA_VISIBLE)).as_deref()),
+                    GpuVendor::Amd,
+                )
+            }
+            (present, _) => Gpus::of(present, visible(present, text(CUDA_VISIBLE).as_deref()), GpuVendor::Nvidia),
+        }
+    }
+
+    fn of(present: usize, count: usize, vendor: GpuVendor) -> Self {
+        Gpus { count, hidden_by: (count < present).then_some(present), vendor }
     }
 
     /// Why there are no GPUs.
     pub(super) fn why_none(&self) -> String {
-        match self.hidden_by {
-            Some(present) => format!(
-                "there is no GPU that workers would see: CUDA_VISIBLE_DEVICES hides all {present} of this host; unset it"
-            ),
-            None => {
-                "there is no GPU: neither /dev/nvidia0 nor /proc/driver/nvidia/gpus exists; use cpu, auto or a number"
-                    .to_owned()
-            }
-        }
+        let Some(present) = self.hidden_by else {
+            let files = "/dev/nvidia0, /proc/driver/nvidia/gpus or, of AMD's, /dev/kfd";
+            return format!("there is no GPU: none of {files} exists; use cpu, auto or a number");
+        };
+        let hides = match self.vendor {
+            GpuVendor::Nvidia => "CUDA_VISIBLE_DEVICES hides",
+            GpuVendor::Amd => "ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides",
+        };
+        format!("there is no GPU that workers would see: {hides} all {present} of this host; unset it")
     }
+}
+
+/// How many of the GPUs that are present a variable leaves visible; all of them if it is not set.
+///
+/// The rules are CUDA's, as in `torch.cuda._parse_visible_devices`: entries count up to the first that is not a
+/// device, and a device that occurs twice hides all.
+fn visible(present: usize, variable: Option<&str>) -> usize {
+    let Some(variable) = variable else { return present };
+    let named: Vec<&str> = entries(variable).take_while(|entry| is_device(entry, present)).collect();
+    let twice = named.iter().enumerate().any(|(at, entry)| named[..at].contains(entry));
+    if twice { 0 } else { named.len().min(present) }
+}
+
+/// The variable by which one worker gets one GPU: CUDA's, which HIP reads as well, unless its own is set.
+pub(super) fn of_one_gpu(env: Env<'_>) -> &'static str {
+    if env(HIP_VISIBLE).is_some() { HIP_VISIBLE } else { CUDA_VISIBLE }
 }
 
 /// The entries of CUDA_VISIBLE_DEVICES up to the first that is empty or negative, which hides the rest: none if that is the first.
@@ -78,11 +125,27 @@ fn is_device(entry: &str, present: usize) -> bool {
 
 /// Containers get some of the host's GPUs as device files, while the driver's folder lists all, so the files have
 /// precedence.
-fn present() -> usize {
-    let in_folder = |folder| fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+fn nvidia(root: &Path) -> usize {
+    let in_folder =
+        |folder| fs::read_dir(root.join(folder)).into_iter().flatten().flatten().map(|entry| entry.file_name());
     let is_gpu = |name: &str| name.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
-    let files = in_folder("/dev").filter(|name| name.to_str().is_some_and(is_gpu)).count();
+    let files = in_folder("dev").filter(|name| name.to_str().is_some_and(is_gpu)).count();
     if files > 0 { files } else { in_folder(DRIVER).count() }
+}
+
+/// A processor has no SIMD units. Containers without the device's file see the host's list, too; of GPUs that a job has not been given, the
+/// properties cannot be read.
+fn amd(root: &Path) -> usize {
+    if !root.join(AMD_FILE).exists() {
+        return 0;
+    }
+    let is_gpu = |node: &fs::DirEntry| {
+        let text = fs::read_to_string(node.path().join("properties")).unwrap_or_default();
+        let units =
+            text.lines().find_map(|line| line.strip_prefix("simd_count ")).and_then(|count| count.trim().parse().ok());
+        units.is_some_and(|units: u64| units > 0)
+    };
+    fs::read_dir(root.join(TOPOLOGY)).into_iter().flatten().flatten().filter(is_gpu).count()
 }
 
 /// The number of processors that this process may use, by its affinity and by the quota of its control groups, in whole
@@ -171,19 +234,60 @@ mod tests {
 
     #[test]
     fn counts_the_gpus_that_cuda_leaves_visible() {
-        let count = |visible| Gpus::of(4, visible).count;
+        let count = |variable| visible(4, variable);
         // None, "", one device, a list with spaces; an entry that does not exist ends the list, and so does -1.
-        let visible = [None, Some(""), Some("2"), Some("0, 1"), Some("0,9,1"), Some("-1"), Some("3,-1,2")];
-        assert_eq!(visible.map(count), [4, 0, 1, 2, 1, 0, 1]);
+        let variables = [None, Some(""), Some("2"), Some("0, 1"), Some("0,9,1"), Some("-1"), Some("3,-1,2")];
+        assert_eq!(variables.map(count), [4, 0, 1, 2, 1, 0, 1]);
         assert_eq!([count(Some("1,1")), count(Some("GPU-8f3a,MIG-1/2/3"))], [0, 2]);
-        assert_eq!(Gpus::of(0, Some("0,1")).count, 0);
+        assert_eq!(visible(0, Some("0,1")), 0);
     }
 
     #[test]
     fn reports_whether_gpus_are_missing_or_hidden() {
-        assert!(Gpus::of(2, Some("")).why_none().contains("CUDA_VISIBLE_DEVICES hides all 2"));
-        assert!(Gpus::of(0, None).why_none().contains("/dev/nvidia0"));
-        assert_eq!(Gpus::of(2, Some("0,1")).hidden_by, None);
+        assert!(Gpus::of(2, 0, GpuVendor::Nvidia).why_none().contains(": CUDA_VISIBLE_DEVICES hides all 2"));
+        assert!(Gpus::of(8, 0, GpuVendor::Amd).why_none().contains("ROCR_VISIBLE_DEVICES, HIP_VISIBLE_DEVICES or"));
+        assert!(Gpus::default().why_none().contains("/dev/nvidia0"));
+        assert_eq!(Gpus::of(2, 2, GpuVendor::Nvidia).hidden_by, None);
+    }
+
+    #[test]
+    fn counts_amds_gpus_as_its_runtime_and_hip_leave_them() {
+        let root = tempfile::tempdir().unwrap();
+        let file = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        // Two processors, then eight GPUs, and one whose properties this job may not read.
+        for node in 0..10 {
+            let (cores, units) = if node < 2 { (32, 0) } else { (0, 440) };
+            file(
+                &format!("{TOPOLOGY}/{node}/properties"),
+                &format!("cpu_cores_count {cores}\nsimd_count {units}\nmem_banks_count 1\n"),
+            );
+        }
+        file(&format!("{TOPOLOGY}/10/name"), "");
+        let seen = |variables: &[(&str, &str)]| {
+            let env = |name: &str| {
+                variables.iter().find(|(set, _)| *set == name).map(|(_, value)| std::ffi::OsString::from(value))
+            };
+            Gpus::below(root.path(), &env)
+        };
+        assert_eq!(seen(&[]), Gpus::default(), "no program can open the driver's file");
+        file(AMD_FILE, "");
+        assert_eq!(seen(&[]), Gpus::of(8, 8, GpuVendor::Amd));
+        for (variables, count) in [
+            (vec![(ROCR_VISIBLE, "0,1,2,3")], 4),
+            (vec![(CUDA_VISIBLE, "6,7")], 2),
+            (vec![(HIP_VISIBLE, "1"), (CUDA_VISIBLE, "6,7")], 1),
+            // HIP counts the two that are left: there is no 4.
+            (vec![(ROCR_VISIBLE, "4,5"), (HIP_VISIBLE, "4,5")], 0),
+            (vec![(ROCR_VISIBLE, "4,5"), (HIP_VISIBLE, "0,1")], 2),
+        ] {
+            assert_eq!(seen(&variables), Gpus::of(8, count, GpuVendor::Amd), "{variables:?}");
+        }
+        file("dev/nvidia0", "");
+        assert_eq!(seen(&[]), Gpus::of(1, 1, GpuVendor::Nvidia));
     }
 
     #[test]
@@ -220,7 +324,7 @@ mod tests {
     }
 
     fn host(gpus: usize) -> HostInfo<'static> {
-        HostInfo { cpus: 8, gpus: Gpus { count: gpus, hidden_by: None }, env: &|_| None, random: 0 }
+        HostInfo { cpus: 8, gpus: Gpus { count: gpus, ..Gpus::default() }, env: &|_| None, random: 0 }
     }
 
     #[test]

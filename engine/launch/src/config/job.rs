@@ -5,7 +5,7 @@
 //! that are passed on to the workers (`--forward-signals`).
 //!
 //! [`worker_env`]: the environment variables of a worker, torchrun's in addition to the agent's own
-//! (`LocalElasticAgent._start_workers` of torch/distributed/elastic/agent/server/local_elastic_agent.py). Not here: `LOCKSTEP_EVENTS` and
+//! (`LocalElasticAgent._start_workers` of torch/distributed/elastic/agent/server/local_elastic_agent.py). Not here: `LOCKSTEP_EVENTS`, `LOCKSTEP_RECORD` and
 //! `GLOO_SOCKET_IFNAME` (`agent/workers.rs`), and `LOCKSTEP_AGENT` (`lockstep_process`'s `workers.rs`).
 
 use std::ffi::{OsStr, OsString};
@@ -17,10 +17,12 @@ use std::time::Duration;
 
 use lockstep_contract::snapshot_request::{LAUNCHER, SAVE, SAVE_AND_END, SNAPSHOT_ON};
 use lockstep_contract::{BACKEND, BACKENDS, foreign};
+use lockstep_paths::check_file;
+use lockstep_process::proc::is_python;
 use lockstep_process::{known_signal_name, signal_number};
 
 use super::flags::{ConfigError, Flags, Given, Source, choice, seconds, seconds_if_given, whole};
-use super::host::{HostInfo, Nodes, entries, workers};
+use super::host::{HostInfo, Nodes, entries, of_one_gpu, workers};
 use super::logs::{self, LogBase, Logs, MACROS, PrefixWhen, Streams};
 use super::program::{Env, How, Program};
 use super::rendezvous::Rendezvous;
@@ -66,6 +68,8 @@ pub struct Config {
     pub stacks: bool,
     /// Live status on a terminal.
     pub status: StatusWhen,
+    /// The file in which the run is recorded.
+    pub record: Option<PathBuf>,
 }
 
 /// torch's variable for the seconds that a worker may sleep in the kernel.
@@ -120,10 +124,12 @@ impl Config {
                 &[("auto", StatusWhen::Auto), ("never", StatusWhen::Never)],
                 "auto or never",
             )?,
+            record: record(flags)?,
         };
         check_devices(&config, host)?;
         notices.extend(without_meaning(flags));
         notices.extend(by_python(flags, &config));
+        notices.extend(recorded_by_launcher(&config));
         notices.extend(unused_ranks(flags, &config));
         notices.extend(unused_template(flags, &config.logs));
         Ok((config, notices))
@@ -173,7 +179,8 @@ fn output(flags: &Flags) -> Result<Logs, ConfigError> {
 
 /// Checks that there is an entry for each worker.
 fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError> {
-    let Some(visible) = (host.env)("CUDA_VISIBLE_DEVICES").filter(|_| config.virtual_local_rank) else {
+    let variable = of_one_gpu(host.env);
+    let Some(visible) = (host.env)(variable).filter(|_| config.virtual_local_rank) else {
         return Ok(());
     };
     let visible = visible.to_string_lossy();
@@ -183,7 +190,7 @@ fn check_devices(config: &Config, host: &HostInfo<'_>) -> Result<(), ConfigError
     }
     let workers = config.local_world_size;
     Err(ConfigError::Clash(format!(
-        "--virtual-local-rank gives each worker a GPU, but CUDA_VISIBLE_DEVICES={visible} has {entries} for {workers} workers: \
+        "--virtual-local-rank gives each worker a GPU, but {variable}={visible} has {entries} for {workers} workers: \
          lower --nproc-per-node or name more"
     )))
 }
@@ -231,6 +238,28 @@ fn by_python(flags: &Flags, config: &Config) -> Option<String> {
         format!(
             "{path} has no first line such as `#!/bin/sh`, so Python runs it; add the line if it is not a Python script"
         )
+    })
+}
+
+/// `--record`: a file that is not there, or that may be replaced.
+fn record(flags: &Flags) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(file) = &flags.record else { return Ok(None) };
+    let refuse = |why: String| Err(ConfigError::Clash(format!("--record={}: {why}", foreign::path(file))));
+    match check_file(file) {
+        Err(why) => refuse(why.with_advice()),
+        // A device, such as /dev/null, would be replaced.
+        Ok(()) if file.exists() && !file.is_file() => refuse("it is not a file; name one".to_owned()),
+        Ok(()) => Ok(Some(file.clone())),
+    }
+}
+
+/// A notice for a Python program, whose calls are not recorded.
+fn recorded_by_launcher(config: &Config) -> Option<String> {
+    let asked = config.record.is_some() && is_python(&config.program.file.to_string_lossy());
+    asked.then(|| {
+        "--record has starts, ends and restarts of a Python program, and says where PyTorch's flight recorder writes \
+         (TORCH_FR_DUMP_TEMP_FILE); calls are recorded of programs that use this project's runtime"
+            .to_owned()
     })
 }
 
@@ -476,7 +505,8 @@ fn local_rank(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsStr
     if !config.virtual_local_rank {
         return vec![own(place.local_rank)];
     }
-    let device = match parent("CUDA_VISIBLE_DEVICES") {
+    let variable = of_one_gpu(parent);
+    let device = match parent(variable) {
         None => place.local_rank.to_string(),
         Some(visible) => match entries(&visible.to_string_lossy()).nth(place.local_rank) {
             Some(entry) => entry.to_owned(),
@@ -484,7 +514,7 @@ fn local_rank(config: &Config, place: &Placement, parent: Env<'_>) -> Vec<(OsStr
             None => return vec![own(0)],
         },
     };
-    vec![own(0), ("CUDA_VISIBLE_DEVICES".into(), device.into())]
+    vec![own(0), (variable.into(), device.into())]
 }
 
 #[cfg(test)]
@@ -570,7 +600,7 @@ mod tests {
     fn reads_how_long_a_worker_may_sleep_in_the_kernel_as_torch_does() {
         let read = |text: &'static str| {
             let env = |name: &str| (name == KERNEL_SLEEP).then(|| OsString::from(text));
-            let host = HostInfo { cpus: 1, gpus: Gpus { count: 0, hidden_by: None }, env: &env, random: 0 };
+            let host = HostInfo { cpus: 1, gpus: Gpus::default(), env: &env, random: 0 };
             kernel_sleep_limit(&host)
         };
         assert_eq!(["2.5", " 3 "].map(|text| read(text).0.unwrap().as_millis()), [2500, 3000]);
@@ -606,7 +636,7 @@ mod tests {
         assert_eq!(error.to_string(), "--module and --no-python contradict each other: give one of them");
         let host = HostInfo {
             cpus: 1,
-            gpus: Gpus { count: 0, hidden_by: None },
+            gpus: Gpus::default(),
             env: &|name| (name == "CUDA_VISIBLE_DEVICES").then(|| OsString::from("0,1")),
             random: 0,
         };
@@ -779,6 +809,8 @@ mod tests {
         let env = env_of(&flags, 1, &[]);
         assert_eq!((env["LOCAL_RANK"].as_str(), env["CUDA_VISIBLE_DEVICES"].as_str()), ("0", "1"));
         assert!(!env_of(&[], 1, &[("CUDA_VISIBLE_DEVICES", "3")]).contains_key("CUDA_VISIBLE_DEVICES"));
+        let env = env_of(&flags, 1, &[("HIP_VISIBLE_DEVICES", "3,5")]);
+        assert_eq!(env["HIP_VISIBLE_DEVICES"], "5", "HIP would not read the other one");
         for none in ["", "-1"] {
             let env = env_of(&flags, 1, &[("CUDA_VISIBLE_DEVICES", none)]);
             assert!(env["LOCAL_RANK"] == "0" && !env.contains_key("CUDA_VISIBLE_DEVICES"), "the agent's own stays");

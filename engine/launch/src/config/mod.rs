@@ -13,7 +13,7 @@ mod program;
 mod rendezvous;
 
 pub use flags::{ConfigError, Flags, Given, Source, path, switch, variable};
-pub use host::{Gpus, HostInfo, Nodes};
+pub use host::{GpuVendor, Gpus, HostInfo, Nodes};
 pub use job::{
     Config, KERNEL_SLEEP, Placement, Response, Signals, StatusWhen, signal_name, threads_notice, worker_env,
 };
@@ -39,7 +39,7 @@ pub(crate) mod testing {
 
     pub(super) fn try_config(given: &[&str]) -> Result<(Config, Vec<String>), ConfigError> {
         let env = |name: &str| (name == "PATH").then(|| "/usr/bin:/bin".into());
-        let gpus = Gpus { count: 0, hidden_by: None };
+        let gpus = Gpus::default();
         let random = 0x0123_4567_89ab_cdef_0123_4567_89ab_cdef;
         Config::from_flags(&flags(given), &HostInfo { cpus: 4, gpus, env: &env, random })
     }
@@ -103,6 +103,7 @@ pub(crate) mod testing {
             save_before_limit: pick("save-before-limit", ""),
             exit_barrier_timeout: pick("exit-barrier-timeout", "300"),
             keep_logs: on("keep-logs"),
+            record: value("record").map(Into::into),
             stacks: pick("stacks", "auto"),
             status: pick("status", "auto"),
             prefix: pick("prefix", "auto"),

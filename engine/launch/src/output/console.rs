@@ -16,8 +16,7 @@ use lockstep_contract::foreign;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::termios::isatty;
 
-use super::lines::{AGENT, Content, Entry, LineMultiplexer, Owner};
-use super::source::{OpenLines, Stream, unwritable};
+use super::lines::{AGENT, Content, Entry, LineMultiplexer, Owner, Stream};
 
 /// The maximum amount of one worker's output that waits for a device, in bytes; after that the worker waits.
 const QUOTA: usize = 256 << 10;
@@ -320,6 +319,27 @@ fn write_all(file: &mut File, mut bytes: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// How the console shows an incomplete line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenLines {
+    /// Not at all.
+    Hidden,
+    /// In place, when the worker pauses.
+    InPlace,
+    /// As lines of their own, every half minute.
+    Regularly,
+}
+
+/// Why a file does not grow any more.
+pub(super) fn unwritable(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::FileTooLarge => format!("{error}: `ulimit -f` limits the size of a file"),
+        io::ErrorKind::QuotaExceeded => format!("{error}: see `quota -s`"),
+        io::ErrorKind::StorageFull => format!("{error}: see `df -h` and `df -i`"),
+        _ => error.to_string(),
+    }
 }
 
 #[cfg(test)]

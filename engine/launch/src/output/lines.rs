@@ -2,7 +2,14 @@
 
 use std::collections::HashMap;
 
-use super::source::Stream;
+/// One of a worker's two streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
 
 /// A longer line is split, in bytes. The caller marks the split.
 pub(super) const LONGEST: usize = 1 << 20;

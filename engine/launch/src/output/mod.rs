@@ -53,7 +53,8 @@ use source::{Reader, Shared, Source, of_file, open_log, tail_of};
 use tokio::sync::oneshot;
 
 pub use console::Console;
-pub use source::{Finished, Plan, Prefix, Stream, StreamPlan};
+pub use lines::Stream;
+pub use source::{Finished, Plan, Prefix, StreamPlan};
 
 /// Reads the output of the workers of one attempt, by local rank. Dropping it stops reading.
 pub struct Outputs {

@@ -14,8 +14,8 @@ use lockstep_process::end_of_file;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::oneshot;
 
-use super::console::Console;
-use super::lines::{Content, Entry, LONGEST, Line, Lines, Owner};
+use super::console::{Console, OpenLines, unwritable};
+use super::lines::{Content, Entry, LONGEST, Line, Lines, Owner, Stream};
 
 /// On a terminal an incomplete line is shown after this pause: a prompt, a row of dots, a progress bar.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -165,16 +165,6 @@ impl Log {
     }
 }
 
-/// Why a file does not grow any more.
-pub(super) fn unwritable(error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::FileTooLarge => format!("{error}: `ulimit -f` limits the size of a file"),
-        io::ErrorKind::QuotaExceeded => format!("{error}: see `quota -s`"),
-        io::ErrorKind::StorageFull => format!("{error}: see `df -h` and `df -i`"),
-        _ => error.to_string(),
-    }
-}
-
 /// Opens a log for several writers, each of which appends complete lines.
 pub(super) fn open_log(path: &Path) -> io::Result<File> {
     let opened = File::options().append(true).create(true).open(path);
@@ -250,15 +240,6 @@ pub(super) fn of_file(path: &Path) -> io::Result<Tail> {
     Ok(tail)
 }
 
-/// One of a worker's two streams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
-}
-
 /// The destinations of both streams of a worker.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
@@ -330,17 +311,6 @@ impl StreamPlan {
     pub(super) fn is_direct(&self) -> bool {
         self.file.is_some() && !self.console && !self.is_filtered()
     }
-}
-
-/// How the console shows an incomplete line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OpenLines {
-    /// Not at all.
-    Hidden,
-    /// In place, when the worker pauses.
-    InPlace,
-    /// As lines of their own, every half minute.
-    Regularly,
 }
 
 /// The default capacity of a pipe (pipe(7)), in bytes.

@@ -9,10 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use super::error::Refusal;
-use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, SeenNode, Survey, View};
+use super::message::{Follow, OwnPart, Phase, Request, RoundPlace, Succession, Successor, Survey, View};
 use super::options::RendezvousOptions;
-use super::state::{JobIdentity, Member, Node, NodeId, RoundPhase, State};
-use super::succession::{Candidacy, Claim, Follow, Right, SUCCESSORS, Succession, Successor};
+use super::state::{Cause, Closing, JobIdentity, Member, Node, NodeId, RoundPhase, SeenNode, State};
+use super::succession::{Candidacy, Claim, Right, SUCCESSORS};
 
 /// A connection of an agent.
 pub type Conn = u64;

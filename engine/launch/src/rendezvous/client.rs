@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::error::{Absence, Change, Reason, Refusal, RendezvousError};
-use super::message::{Cause, Closing, OwnPart, Phase, Request, RoundPlace, View};
+use super::message::{OwnPart, Phase, Request, RoundPlace, View};
 use super::options::RendezvousOptions;
-use super::state::{JobIdentity, Node, NodeId, RankAssignment};
+use super::state::{Cause, Closing, JobIdentity, Node, NodeId, RankAssignment};
 
 /// One agent's part in a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -19,10 +19,10 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::error::Refusal;
 use super::host::Host;
-use super::message::{self, Greeting, MAX_REPLY, Phase, Request, SCHEMA, ToAgent, ToAuthority, View};
+use super::message::{self, Follow, Greeting, MAX_REPLY, Phase, Request, SCHEMA, ToAgent, ToAuthority, View};
 use super::options::RendezvousOptions;
 use super::state::JobIdentity;
-use super::succession::{Answer, Candidacy, Follow, Membership, Next, Search, send_on};
+use super::succession::{Answer, Candidacy, Membership, Next, Search, send_on};
 
 /// Time limit for connecting to a member.
 const DIAL: Duration = Duration::from_secs(5);

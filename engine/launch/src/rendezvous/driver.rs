@@ -8,9 +8,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::client::{Action, Client, Goal, Round};
 use super::connection::{Link, Place};
 use super::error::{Change, Reason, Refusal, RendezvousError, StoreLost};
-use super::message::{Closing, OwnPart, Request, RootCause, View};
+use super::message::{OwnPart, Request, View};
 use super::options::RendezvousOptions;
-use super::state::{JobIdentity, Node};
+use super::state::{Closing, JobIdentity, Node, RootCause};
 
 /// One agent's part in a rendezvous. Its beats go on until this is dropped or [`finish`](Rendezvous::finish)ed, so the agent can be
 /// busy with its workers.
@@ -73,6 +73,11 @@ impl Rendezvous {
     /// This node, with its current id (0 before the first [`join`](Rendezvous::join)).
     pub fn me(&self) -> &Node {
         &self.client.node
+    }
+
+    /// After this time, a member that is lost without a sign is known to be lost.
+    pub fn lease(&self) -> Duration {
+        self.options.lease()
     }
 
     /// Takes part in the next round. Call it again after a [`Change`] that requires it; the workers must have ended.

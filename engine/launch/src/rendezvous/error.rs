@@ -7,8 +7,7 @@ use lockstep_contract::counted;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::message::{Closing, Lost, SeenNode};
-use super::state::{Difference, Node};
+use super::state::{Closing, Difference, Lost, Node, SeenNode};
 
 /// Why no round formed, or why this node cannot join.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -366,7 +365,7 @@ pub(crate) fn seconds(span: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rendezvous::message::RootCause;
+    use crate::rendezvous::state::RootCause;
     use crate::rendezvous::state::tests::node;
 
     #[test]

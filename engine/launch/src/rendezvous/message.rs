@@ -12,8 +12,7 @@ use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::error::Refusal;
-use super::state::{JobIdentity, Node, NodeId, RankAssignment};
-use super::succession::{Follow, Succession};
+use super::state::{Cause, Closing, JobIdentity, Lost, Node, NodeId, RankAssignment, SeenNode};
 
 /// The version of the messages.
 pub const SCHEMA: u32 = 6;
@@ -155,6 +154,52 @@ pub struct View {
     pub connection: u64,
 }
 
+/// What an agent has to know to go on without its authority.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Succession {
+    /// The number of the base.
+    pub round: u64,
+    /// The number of its members.
+    pub size: usize,
+    /// Those that can take over, by group rank, without the authority.
+    pub order: Vec<Successor>,
+}
+
+/// A member that can take over.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Successor {
+    /// Its id.
+    pub id: NodeId,
+    /// Where it listens.
+    pub address: String,
+}
+
+/// A round that a node took part in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Taken {
+    /// Its number.
+    pub round: u64,
+    /// The node's group rank.
+    pub rank: usize,
+    /// The number of members.
+    pub size: usize,
+}
+
+/// What a member tells the candidate that it follows.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Follow {
+    /// The member, with the id that the lost authority gave it.
+    pub node: Node,
+    /// The job that it was started for.
+    pub job: JobIdentity,
+    /// The rounds that it took since its base.
+    pub taken: Vec<Taken>,
+    /// What it knows of the base.
+    pub base: Succession,
+    /// The latest round that it has seen, formed or not.
+    pub seen: u64,
+}
+
 /// The phase of a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -214,94 +259,6 @@ pub struct Survey {
     pub lost: Vec<Lost>,
     /// Members whose workers have not all succeeded.
     pub unfinished: Vec<Node>,
-}
-
-/// A node, and when the authority first saw it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct SeenNode {
-    /// The node.
-    pub node: Node,
-    /// How long ago, by the authority's clock.
-    pub ago: Duration,
-}
-
-/// Why a round is formed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[allow(missing_docs)] // the names of the fields explain them
-pub enum Cause {
-    /// It is the first round.
-    Start,
-    /// A node's heartbeat stopped, or it disconnected.
-    NodeLost { node: Node, why: String },
-    /// A node left voluntarily.
-    NodeLeft { node: Node, why: String },
-    /// A new node asked to join.
-    Newcomer { node: Node },
-    /// Workers of a node failed, and it restarts them.
-    Restart { node: Node, reason: String },
-}
-
-/// Which node ended the job, and why.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Closing {
-    /// The node that ended it.
-    pub by: Node,
-    /// Its reason.
-    pub reason: String,
-    /// The worker at fault, if there is one.
-    pub root_cause: Option<RootCause>,
-}
-
-/// The worker that failed first.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[allow(missing_docs)] // the names of the fields explain them
-pub struct RootCause {
-    pub rank: usize,
-    pub local_rank: usize,
-    pub host: String,
-    pub pid: u32,
-    /// Its exit code, or minus the signal's number.
-    pub exit_code: i32,
-    /// The message in its error file or its last lines; may be empty.
-    pub message: String,
-}
-
-/// A node that was removed.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Lost {
-    /// The node.
-    pub node: Node,
-    /// The reason.
-    pub why: String,
-    /// The round at that time.
-    pub round: u64,
-}
-
-impl Cause {
-    /// The node that caused it.
-    #[must_use]
-    pub fn node(&self) -> Option<&Node> {
-        match self {
-            Cause::Start => None,
-            Cause::NodeLost { node, .. }
-            | Cause::NodeLeft { node, .. }
-            | Cause::Newcomer { node }
-            | Cause::Restart { node, .. } => Some(node),
-        }
-    }
-
-    /// A text for messages.
-    #[must_use]
-    pub fn text(&self) -> String {
-        match self {
-            Cause::Start => "the job starts".to_owned(),
-            Cause::NodeLost { node, why } => format!("{node} was lost: {why}"),
-            Cause::NodeLeft { node, why } => format!("{node} left: {why}"),
-            Cause::Newcomer { node } => format!("{node} joined"),
-            Cause::Restart { node, reason } => format!("{node} starts its workers again: {reason}"),
-        }
-    }
 }
 
 /// Reads a message of at most `most` bytes.

@@ -65,9 +65,12 @@ pub(crate) use error::seconds;
 pub use error::{Absence, Change, Reason, Refusal, RendezvousError, StoreLost};
 pub use host::Host;
 pub use message::{
-    Cause, Closing, Greeting, Lost, OwnPart, Phase, Request, RootCause, RoundPlace, SCHEMA, SeenNode, Survey, ToAgent,
+    Follow, Greeting, OwnPart, Phase, Request, RoundPlace, SCHEMA, Succession, Successor, Survey, Taken, ToAgent,
     ToAuthority, View,
 };
 pub use options::{OptionsError, RendezvousOptions};
-pub use state::{Difference, JobIdentity, Member, Node, NodeId, RankAssignment, RoundPhase, State};
-pub use succession::{Candidacy, Follow, Succession, Successor, Taken};
+pub use state::{
+    Cause, Closing, Difference, JobIdentity, Lost, Member, Node, NodeId, RankAssignment, RootCause, RoundPhase,
+    SeenNode, State,
+};
+pub use succession::Candidacy;

@@ -2,16 +2,15 @@
 //!
 //! Pure, without time and connections. No node occurs twice, there are never more members than the maximum, and no node waits while
 //! a place is free.
-//! [`Node`] and [`JobIdentity`] are the identities of an agent and of its job.
+//! [`Node`] and [`JobIdentity`] are the identities of an agent and of its job; [`Cause`], [`Closing`] and [`Lost`] what happened to it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use lockstep_contract::foreign::one_line;
 use serde::{Deserialize, Serialize};
-
-use super::message::{Cause, Closing, Lost};
 
 /// How many lost nodes are kept for messages.
 const MAX_LOST: usize = 16;
@@ -426,6 +425,94 @@ impl fmt::Display for Node {
 impl fmt::Display for Difference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ours is `{}`, theirs is `{}`", self.what, self.ours, self.theirs)
+    }
+}
+
+/// A node, and when the authority first saw it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct SeenNode {
+    /// The node.
+    pub node: Node,
+    /// How long ago, by the authority's clock.
+    pub ago: Duration,
+}
+
+/// Why a round is formed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs)] // the names of the fields explain them
+pub enum Cause {
+    /// It is the first round.
+    Start,
+    /// A node's heartbeat stopped, or it disconnected.
+    NodeLost { node: Node, why: String },
+    /// A node left voluntarily.
+    NodeLeft { node: Node, why: String },
+    /// A new node asked to join.
+    Newcomer { node: Node },
+    /// Workers of a node failed, and it restarts them.
+    Restart { node: Node, reason: String },
+}
+
+/// Which node ended the job, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Closing {
+    /// The node that ended it.
+    pub by: Node,
+    /// Its reason.
+    pub reason: String,
+    /// The worker at fault, if there is one.
+    pub root_cause: Option<RootCause>,
+}
+
+/// The worker that failed first.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[allow(missing_docs)] // the names of the fields explain them
+pub struct RootCause {
+    pub rank: usize,
+    pub local_rank: usize,
+    pub host: String,
+    pub pid: u32,
+    /// Its exit code, or minus the signal's number.
+    pub exit_code: i32,
+    /// The message in its error file or its last lines; may be empty.
+    pub message: String,
+}
+
+/// A node that was removed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Lost {
+    /// The node.
+    pub node: Node,
+    /// The reason.
+    pub why: String,
+    /// The round at that time.
+    pub round: u64,
+}
+
+impl Cause {
+    /// The node that caused it.
+    #[must_use]
+    pub fn node(&self) -> Option<&Node> {
+        match self {
+            Cause::Start => None,
+            Cause::NodeLost { node, .. }
+            | Cause::NodeLeft { node, .. }
+            | Cause::Newcomer { node }
+            | Cause::Restart { node, .. } => Some(node),
+        }
+    }
+
+    /// A text for messages.
+    #[must_use]
+    pub fn text(&self) -> String {
+        match self {
+            Cause::Start => "the job starts".to_owned(),
+            Cause::NodeLost { node, why } => format!("{node} was lost: {why}"),
+            Cause::NodeLeft { node, why } => format!("{node} left: {why}"),
+            Cause::Newcomer { node } => format!("{node} joined"),
+            Cause::Restart { node, reason } => format!("{node} starts its workers again: {reason}"),
+        }
     }
 }
 

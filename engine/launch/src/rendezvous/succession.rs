@@ -21,59 +21,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
-
-use super::message::{Cause, OwnPart, Phase, Request, View};
-use super::state::{JobIdentity, Node, NodeId};
+use super::message::{Follow, OwnPart, Phase, Request, Succession, Taken, View};
+use super::state::{Cause, JobIdentity, Node, NodeId};
 
 /// How many members can take over: a view does not grow with the number of nodes.
 pub(super) const SUCCESSORS: usize = 8;
-
-/// What an agent has to know to go on without its authority.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Succession {
-    /// The number of the base.
-    pub round: u64,
-    /// The number of its members.
-    pub size: usize,
-    /// Those that can take over, by group rank, without the authority.
-    pub order: Vec<Successor>,
-}
-
-/// A member that can take over.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Successor {
-    /// Its id.
-    pub id: NodeId,
-    /// Where it listens.
-    pub address: String,
-}
-
-/// A round that a node took part in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Taken {
-    /// Its number.
-    pub round: u64,
-    /// The node's group rank.
-    pub rank: usize,
-    /// The number of members.
-    pub size: usize,
-}
-
-/// What a member tells the candidate that it follows.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Follow {
-    /// The member, with the id that the lost authority gave it.
-    pub node: Node,
-    /// The job that it was started for.
-    pub job: JobIdentity,
-    /// The rounds that it took since its base.
-    pub taken: Vec<Taken>,
-    /// What it knows of the base.
-    pub base: Succession,
-    /// The latest round that it has seen, formed or not.
-    pub seen: u64,
-}
 
 /// A member that wants to lead, before it may.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

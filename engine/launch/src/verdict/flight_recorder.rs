@@ -1,20 +1,18 @@
 //! PyTorch's flight recorder: the last collectives of each rank, from the files that NCCL's watchdog writes, and which rank they show
 //! apart from the others.
 //!
-//! They have a part of Python's pickle format: texts, integers, lists, tuples and
-//! dictionaries (`torch::jit::Pickler`, torch/csrc/jit/serialization/pickler.cpp; opcodes as in Python's `pickletools`).
-//!
-//! Everything else is refused, above all the opcodes that name and call functions. Depth and size of the result are limited.
+//! They are pickles of texts, numbers, lists, tuples and dictionaries (`torch::jit::Pickler`,
+//! torch/csrc/jit/serialization/pickler.cpp). Depth and size of the result are limited.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use lockstep_contract::pickle::{self, Id, Pickle, Plain, Reader};
 use serde::Deserialize;
 use serde_json::{Map, Value};
-use thiserror::Error;
 
 /// The variables that name the files, without the rank at their end. The first that is set counts, as in PyTorch.
 const PREFIX: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
@@ -33,25 +31,44 @@ pub type Recordings = BTreeMap<usize, Recording>;
 /// One rank's recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recording {
-    /// Collectives, the oldest first.
-    pub(super) calls: Vec<Call>,
+    /// Collectives and messages, the oldest first.
+    pub calls: Vec<Call>,
+    /// The ranks of the job in each process group, by the group's name, as far as they are recorded.
+    pub groups: BTreeMap<String, Vec<usize>>,
     /// Its file.
     pub path: PathBuf,
 }
 
+/// An entry of a recording, with PyTorch's names of the fields (torch/csrc/distributed/c10d/FlightRecorderDetail.hpp).
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
-pub(super) struct Call {
+pub struct Call {
+    /// The number of the entry among all of the rank. The first entries of a long run are overwritten.
+    #[serde(default)]
+    pub record_id: u64,
     /// Name and description.
-    pub(super) process_group: (String, String),
-    pub(super) collective_seq_id: u64,
-    /// `gloo:all_reduce`, `nccl:all_reduce`.
-    profiling_name: String,
+    pub process_group: (String, String),
+    /// The number of the collective in its group, equal on all ranks.
+    pub collective_seq_id: u64,
+    /// `gloo:all_reduce`, `nccl:all_reduce`, `nccl:send 0->1`.
+    pub profiling_name: String,
+    /// The shapes of the tensors that the rank passed.
     #[serde(default)]
-    input_sizes: Vec<Vec<i64>>,
+    pub input_sizes: Vec<Vec<i64>>,
+    /// Their types: `Float`.
     #[serde(default)]
-    input_dtypes: Vec<String>,
+    pub input_dtypes: Vec<String>,
+    /// A message, not a collective.
     #[serde(default)]
-    is_p2p: bool,
+    pub is_p2p: bool,
+    /// When the rank made the call, in nanoseconds since the Unix epoch.
+    #[serde(default)]
+    pub time_created_ns: Option<u64>,
+    /// When the rank noticed its end, which may be later than the end.
+    #[serde(default)]
+    pub time_discovered_completed_ns: Option<u64>,
+    /// The call has ended, well or not.
+    #[serde(default)]
+    pub retired: bool,
 }
 
 impl Recording {
@@ -59,31 +76,48 @@ impl Recording {
     pub fn parse(bytes: &[u8], path: &Path) -> Option<Self> {
         let value: Value = match bytes.first() {
             Some(b'{') => serde_json::from_slice(bytes).ok()?,
-            _ => parse(bytes).ok()?,
+            _ => parse(bytes)?,
         };
         let entries = value.get("entries").cloned().unwrap_or(Value::Array(vec![]));
-        let all: Vec<Call> = serde_json::from_value(entries).ok()?;
-        Some(Recording { calls: all.into_iter().filter(|call| !call.is_p2p).collect(), path: path.to_owned() })
+        let calls: Vec<Call> = serde_json::from_value(entries).ok()?;
+        let described = value.get("pg_config").and_then(Value::as_object).into_iter().flatten();
+        let groups = described.filter_map(|(name, group)| Some((name.clone(), ranks(group.get("ranks")?)?)));
+        Some(Recording { calls, groups: groups.collect(), path: path.to_owned() })
     }
 
     fn of_group<'a>(&'a self, group: &'a str) -> impl DoubleEndedIterator<Item = &'a Call> {
-        self.calls.iter().filter(move |call| call.process_group.0 == group)
+        self.calls.iter().filter(move |call| !call.is_p2p && call.process_group.0 == group)
     }
 
-    pub(super) fn last(&self, group: &str) -> Option<u64> {
+    /// The number of the last collective in a group.
+    pub fn last(&self, group: &str) -> Option<u64> {
         self.of_group(group).map(|call| call.collective_seq_id).max()
+    }
+}
+
+/// The ranks of a group: a list or, as PyTorch writes it, a text such as `[0, 1]`.
+fn ranks(value: &Value) -> Option<Vec<usize>> {
+    match value {
+        Value::String(text) => serde_json::from_str(text).ok(),
+        list => serde_json::from_value(list.clone()).ok(),
+    }
+}
+
+impl Call {
+    /// The operation with its shapes: `all_reduce of [4] Float`.
+    pub fn operation(&self) -> String {
+        let mut name = self.profiling_name.rsplit(':').next().unwrap_or_default().to_owned();
+        for (index, sizes) in self.input_sizes.iter().enumerate().take(4) {
+            let dtype = self.input_dtypes.get(index).map(|dtype| format!(" {dtype}")).unwrap_or_default();
+            name += &format!("{}{sizes:?}{dtype}", if index == 0 { " of " } else { ", " });
+        }
+        name
     }
 }
 
 impl std::fmt::Display for Call {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let name = self.profiling_name.rsplit(':').next().unwrap_or_default();
-        write!(f, "call {}, {name}", self.collective_seq_id)?;
-        for (index, sizes) in self.input_sizes.iter().enumerate().take(4) {
-            let dtype = self.input_dtypes.get(index).map(|dtype| format!(" {dtype}")).unwrap_or_default();
-            write!(f, "{}{sizes:?}{dtype}", if index == 0 { " of " } else { ", " })?;
-        }
-        Ok(())
+        write!(f, "call {}, {}", self.collective_seq_id, self.operation())
     }
 }
 
@@ -99,6 +133,32 @@ pub(super) fn read(since: SystemTime) -> Recordings {
         }
     };
     read_from(&prefixes, since)
+}
+
+/// Reads the recordings of all ranks that lie with this one, in files whose names end in the rank, or in this folder. Of a folder with
+/// several series of such files, it is the longest. Empty if there is none.
+pub fn recorded_at(path: &Path) -> Recordings {
+    let series = |path: &Path| {
+        let name = path.file_name()?.to_str()?;
+        let begin = name.trim_end_matches(|c: char| c.is_ascii_digit());
+        (begin != name).then(|| {
+            format!("{}/{begin}", path.parent().filter(|to| *to != Path::new("")).unwrap_or(Path::new(".")).display())
+        })
+    };
+    if !path.is_dir() {
+        let Some(own) = read_one(path, SystemTime::UNIX_EPOCH).filter(|one| !one.calls.is_empty()) else {
+            return Recordings::new();
+        };
+        return match series(path) {
+            Some(prefix) => read_from(&[prefix], SystemTime::UNIX_EPOCH),
+            None => Recordings::from([(0, own)]),
+        };
+    }
+    let inside = fs::read_dir(path).into_iter().flatten().flatten();
+    let prefixes: BTreeSet<String> = inside.filter_map(|entry| series(&entry.path())).collect();
+    let read = prefixes.into_iter().map(|prefix| read_from(&[prefix], SystemTime::UNIX_EPOCH));
+    let some = read.filter(|recordings| recordings.values().any(|one| !one.calls.is_empty()));
+    some.max_by_key(BTreeMap::len).unwrap_or_default()
 }
 
 fn read_from(prefixes: &[String], since: SystemTime) -> Recordings {
@@ -119,8 +179,11 @@ fn read_one(path: &Path, since: SystemTime) -> Option<Recording> {
     let about = fs::metadata(path).ok()?;
     // One of an earlier run may be there; opening a named pipe would wait for its writer.
     let fits = about.is_file() && about.len() <= LARGEST && about.modified().ok()? >= since;
+    if !fits {
+        return None;
+    }
     let mut bytes = Vec::new();
-    File::open(path).ok().filter(|_| fits)?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    File::open(path).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
     Recording::parse(&bytes, path)
 }
 
@@ -128,7 +191,7 @@ fn read_one(path: &Path, since: SystemTime) -> Option<Recording> {
 
 /// A rank that is not where the others are.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Astray {
+pub struct Astray {
     /// The rank.
     pub rank: usize,
     /// Where it was, and where the others were.
@@ -139,7 +202,7 @@ pub(super) struct Astray {
 
 /// The rank that is behind the others in a group, otherwise one that is in another call than most; `None` if the recordings do not
 /// show one. `reporter` is the rank that ended first.
-pub(super) fn astray(recordings: &Recordings, reporter: usize) -> Option<Astray> {
+pub fn astray(recordings: &Recordings, reporter: usize) -> Option<Astray> {
     let mut groups: Vec<&str> =
         recordings.values().flat_map(|one| &one.calls).map(|call| call.process_group.0.as_str()).collect();
     groups.sort_unstable();
@@ -190,260 +253,36 @@ const DEEPEST: usize = 16;
 /// The total size of the texts and the number of other values in the result: a text can be used often.
 const LARGEST_RESULT: usize = 64 << 20;
 
-/// Why bytes are not such a pickle.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-enum PickleError {
-    #[error("it ends too early")]
-    Truncated,
-    #[error("byte {at} is the opcode {opcode:#04x}, which plain data does not need")]
-    Forbidden { at: usize, opcode: u8 },
-    #[error("the opcode at byte {at} does not fit what precedes it")]
-    Misplaced { at: usize },
-    #[error("a key of a dictionary is neither a text nor a number")]
-    Key,
-    #[error("its result is too deep or too large")]
-    TooLarge,
+/// Reads the whole pickle. Keys of dictionaries become texts. `None` if it is no pickle of plain data, if bytes follow its end, or if its
+/// result is too deep or too large.
+fn parse(bytes: &[u8]) -> Option<Value> {
+    let mut reader = Reader::new(bytes);
+    let pickle = pickle::parse(&mut reader).ok().filter(|_| reader.at() == bytes.len())?;
+    json(&pickle, pickle.root(), 0, &mut LARGEST_RESULT.clone())
 }
 
-/// A value under construction. Lists and dictionaries refer to their parts by number, since several may share one.
-enum Node {
-    Plain(Value),
-    List(Vec<usize>),
-    Dictionary(Vec<(usize, usize)>),
-}
-
-/// An entry of the stack.
-enum Item {
-    Mark,
-    Node(usize),
-}
-
-struct Unpickler<'a> {
-    bytes: &'a [u8],
-    at: usize,
-    nodes: Vec<Node>,
-    stack: Vec<Item>,
-    memo: BTreeMap<u32, usize>,
-}
-
-/// Reads the whole pickle. Keys of dictionaries become texts; bytes after its end are refused.
-fn parse(bytes: &[u8]) -> Result<Value, PickleError> {
-    let mut unpickler = Unpickler { bytes, at: 0, nodes: vec![], stack: vec![], memo: BTreeMap::new() };
-    while unpickler.step()? {}
-    let rest = unpickler.at < bytes.len();
-    match (unpickler.stack.pop(), unpickler.stack.is_empty() && !rest) {
-        (Some(Item::Node(node)), true) => resolve(&unpickler.nodes, node, 0, &mut LARGEST_RESULT.clone()),
-        _ => Err(unpickler.misplaced()),
-    }
-}
-
-/// The value of a node. One that contains itself is too deep.
-fn resolve(nodes: &[Node], node: usize, depth: usize, left: &mut usize) -> Result<Value, PickleError> {
-    let size = match &nodes[node] {
-        Node::Plain(Value::String(text)) => 1 + text.len(),
-        _ => 1,
-    };
-    *left = left.checked_sub(size).filter(|_| depth <= DEEPEST).ok_or(PickleError::TooLarge)?;
-    match &nodes[node] {
-        Node::Plain(value) => Ok(value.clone()),
-        Node::List(parts) => parts.iter().map(|part| resolve(nodes, *part, depth + 1, left)).collect(),
-        Node::Dictionary(parts) => {
-            let mut object = Map::new();
-            for (key, value) in parts {
-                let key = match &nodes[*key] {
-                    Node::Plain(Value::String(text)) => text.clone(),
-                    Node::Plain(Value::Number(number)) => number.to_string(),
-                    _ => return Err(PickleError::Key),
-                };
-                object.insert(key, resolve(nodes, *value, depth + 1, left)?);
-            }
-            Ok(Value::Object(object))
+/// The value as JSON. One that contains itself is too deep.
+fn json(pickle: &Pickle<Plain>, value: &pickle::Value<Plain>, depth: usize, left: &mut usize) -> Option<Value> {
+    let size = if let pickle::Value::Text(text) = value { 1 + text.len() } else { 1 };
+    *left = left.checked_sub(size).filter(|_| depth <= DEEPEST)?;
+    let mut inner = |id: Id| json(pickle, pickle.get(id), depth + 1, left);
+    match value {
+        pickle::Value::None => Some(Value::Null),
+        pickle::Value::Bool(truth) => Some((*truth).into()),
+        pickle::Value::Int(number) => Some((*number).into()),
+        pickle::Value::Float(number) => Some((*number).into()),
+        pickle::Value::Text(text) => Some(text.as_str().into()),
+        pickle::Value::Tuple(parts) | pickle::Value::List(parts) => parts.iter().map(|part| inner(*part)).collect(),
+        pickle::Value::Dict(parts) => {
+            let key = |key: Id| match pickle.get(key) {
+                pickle::Value::Text(text) => Some(text.clone()),
+                pickle::Value::Int(number) => Some(number.to_string()),
+                _ => None,
+            };
+            let pairs = parts.iter().map(|(name, value)| Some((key(*name)?, inner(*value)?)));
+            pairs.collect::<Option<Map<String, Value>>>().map(Value::Object)
         }
-    }
-}
-
-impl Unpickler<'_> {
-    /// Executes one opcode; false after the last one.
-    fn step(&mut self) -> Result<bool, PickleError> {
-        let begin = self.at;
-        match self.take::<1>()?[0] {
-            0x80 => drop(self.take::<1>()?), // PROTO
-            b'(' => self.stack.push(Item::Mark),
-            b'}' => self.push(Node::Dictionary(vec![])),
-            b']' | b')' => self.push(Node::List(vec![])),
-            b'N' => self.plain(Value::Null),
-            0x88 => self.plain(true),
-            0x89 => self.plain(false),
-            b'K' => self.number(1)?,
-            b'M' => self.number(2)?,
-            b'J' => {
-                let number = i32::from_le_bytes(self.take()?);
-                self.plain(number);
-            }
-            0x8a => self.long()?, // LONG1
-            b'G' => {
-                let number = f64::from_be_bytes(self.take()?);
-                self.plain(number);
-            }
-            b'X' => {
-                let length = u32::from_le_bytes(self.take()?) as usize;
-                self.text(length)?;
-            }
-            0x8c => {
-                let length = self.take::<1>()?[0];
-                self.text(length.into())?;
-            }
-            b'q' => {
-                let place = self.take::<1>()?[0].into();
-                self.put(place)?;
-            }
-            b'r' => {
-                let place = u32::from_le_bytes(self.take()?);
-                self.put(place)?;
-            }
-            b'h' => {
-                let place = self.take::<1>()?[0].into();
-                self.get(place)?;
-            }
-            b'j' => {
-                let place = u32::from_le_bytes(self.take()?);
-                self.get(place)?;
-            }
-            b'a' => {
-                let value = self.pop()?;
-                self.append(vec![value])?;
-            }
-            b'e' => {
-                let parts = self.pop_to_mark()?;
-                self.append(parts)?;
-            }
-            b's' => {
-                let value = self.pop()?;
-                let key = self.pop()?;
-                self.set(vec![key, value])?;
-            }
-            b'u' => {
-                let parts = self.pop_to_mark()?;
-                self.set(parts)?;
-            }
-            b't' => {
-                let parts = self.pop_to_mark()?;
-                self.push(Node::List(parts));
-            }
-            opcode @ 0x85..=0x87 => self.tuple(usize::from(opcode - 0x84))?,
-            b'.' => return Ok(false),
-            opcode => return Err(PickleError::Forbidden { at: begin, opcode }),
-        }
-        Ok(true)
-    }
-
-    fn take<const N: usize>(&mut self) -> Result<[u8; N], PickleError> {
-        let taken = self.bytes.get(self.at..).and_then(|rest| rest.first_chunk()).ok_or(PickleError::Truncated)?;
-        self.at += N;
-        Ok(*taken)
-    }
-
-    fn misplaced(&self) -> PickleError {
-        PickleError::Misplaced { at: self.at.saturating_sub(1) }
-    }
-
-    fn push(&mut self, node: Node) {
-        self.stack.push(Item::Node(self.nodes.len()));
-        self.nodes.push(node);
-    }
-
-    fn plain(&mut self, value: impl Into<Value>) {
-        self.push(Node::Plain(value.into()));
-    }
-
-    fn number(&mut self, length: usize) -> Result<(), PickleError> {
-        let mut number = 0_u64;
-        for place in 0..length {
-            number |= u64::from(self.take::<1>()?[0]) << (8 * place);
-        }
-        self.plain(number);
-        Ok(())
-    }
-
-    /// A signed number of up to eight bytes.
-    fn long(&mut self) -> Result<(), PickleError> {
-        let length = usize::from(self.take::<1>()?[0]);
-        let bytes = self.bytes.get(self.at..self.at + length).ok_or(PickleError::Truncated)?;
-        let negative = bytes.last().is_some_and(|byte| *byte >= 0x80);
-        let mut whole = [if negative { 0xff } else { 0 }; 8];
-        whole.get_mut(..length).ok_or(self.misplaced())?.copy_from_slice(bytes);
-        self.at += length;
-        self.plain(i64::from_le_bytes(whole));
-        Ok(())
-    }
-
-    fn text(&mut self, length: usize) -> Result<(), PickleError> {
-        let end = self.at.checked_add(length).ok_or(PickleError::Truncated)?;
-        let bytes = self.bytes.get(self.at..end).ok_or(PickleError::Truncated)?;
-        let text = String::from_utf8_lossy(bytes).into_owned();
-        self.at = end;
-        self.plain(text);
-        Ok(())
-    }
-
-    fn put(&mut self, place: u32) -> Result<(), PickleError> {
-        let Some(Item::Node(node)) = self.stack.last() else { return Err(self.misplaced()) };
-        self.memo.insert(place, *node);
-        Ok(())
-    }
-
-    fn get(&mut self, place: u32) -> Result<(), PickleError> {
-        let node = *self.memo.get(&place).ok_or(self.misplaced())?;
-        self.stack.push(Item::Node(node));
-        Ok(())
-    }
-
-    fn pop(&mut self) -> Result<usize, PickleError> {
-        match self.stack.pop() {
-            Some(Item::Node(node)) => Ok(node),
-            _ => Err(self.misplaced()),
-        }
-    }
-
-    fn pop_to_mark(&mut self) -> Result<Vec<usize>, PickleError> {
-        let mark = self.stack.iter().rposition(|item| matches!(item, Item::Mark)).ok_or(self.misplaced())?;
-        let nodes = self.stack.drain(mark..).skip(1);
-        Ok(nodes.filter_map(|item| if let Item::Node(node) = item { Some(node) } else { None }).collect())
-    }
-
-    fn tuple(&mut self, length: usize) -> Result<(), PickleError> {
-        let mut parts = (0..length).map(|_| self.pop()).collect::<Result<Vec<_>, _>>()?;
-        parts.reverse();
-        self.push(Node::List(parts));
-        Ok(())
-    }
-
-    /// The list or dictionary on top of the stack.
-    fn top(&mut self) -> Option<&mut Node> {
-        match self.stack.last() {
-            Some(Item::Node(node)) => self.nodes.get_mut(*node),
-            _ => None,
-        }
-    }
-
-    fn append(&mut self, parts: Vec<usize>) -> Result<(), PickleError> {
-        let misplaced = self.misplaced();
-        let Some(Node::List(list)) = self.top() else { return Err(misplaced) };
-        list.extend(parts);
-        Ok(())
-    }
-
-    /// Keys and values in turn.
-    fn set(&mut self, parts: Vec<usize>) -> Result<(), PickleError> {
-        let misplaced = self.misplaced();
-        let (pairs, rest) = parts.as_chunks::<2>();
-        match self.top() {
-            Some(Node::Dictionary(dictionary)) if rest.is_empty() => {
-                dictionary.extend(pairs.iter().map(|[key, value]| (*key, *value)));
-                Ok(())
-            }
-            _ => Err(misplaced),
-        }
+        _ => None,
     }
 }
 
@@ -461,7 +300,8 @@ mod tests {
         let text = r#"{"version":"2.10","entries":[{"collective_seq_id":1,"process_group":["0","default_pg"],"profiling_name":"nccl:all_reduce","input_sizes":[[4]],"is_p2p":false},
             {"collective_seq_id":0,"process_group":["0","default_pg"],"profiling_name":"nccl:send 0->1","is_p2p":true}]}"#;
         let read = Recording::parse(text.as_bytes(), Path::new("x")).unwrap();
-        assert_eq!(read.calls.iter().map(Call::to_string).collect::<Vec<_>>(), ["call 1, all_reduce of [4]"]);
+        assert_eq!(read.calls.iter().map(Call::operation).collect::<Vec<_>>(), ["all_reduce of [4]", "send 0->1"]);
+        assert_eq!(read.of_group("0").map(Call::to_string).collect::<Vec<_>>(), ["call 1, all_reduce of [4]"]);
         for bad in ["", "{", r#"{"entries":[{}]}"#, r#"{"entries":7}"#, "[]", "\u{80}"] {
             assert_eq!(Recording::parse(bad.as_bytes(), Path::new("x")), None, "{bad}");
         }
@@ -526,32 +366,22 @@ mod tests {
     #[test]
     fn reads_what_python_writes() {
         let expected = json!({"a": [1, 300, -2, 1_u64 << 40], "b": ["x", "x"], "c": null, "d": [true, 1.5]});
-        assert_eq!(parse(PYTHON), Ok(expected));
+        assert_eq!(parse(PYTHON), Some(expected));
     }
 
     #[test]
     fn reads_a_list_that_is_used_twice() {
         // x = [1]; pickle.dumps({"a": x, "b": x}, protocol=2)
         let shared = b"\x80\x02}q\x00(X\x01\x00\x00\x00aq\x01]q\x02K\x01aX\x01\x00\x00\x00bq\x03h\x02u.";
-        assert_eq!(parse(shared), Ok(json!({"a": [1], "b": [1]})));
+        assert_eq!(parse(shared), Some(json!({"a": [1], "b": [1]})));
     }
 
     #[test]
     fn refuses_a_pickle_cut_at_any_byte_and_bytes_after_its_end() {
         for length in 0..PYTHON.len() {
-            assert!(parse(&PYTHON[..length]).is_err(), "{length}");
+            assert_eq!(parse(&PYTHON[..length]), None, "{length}");
         }
-        assert!(parse(&[PYTHON, b"."].concat()).is_err());
-    }
-
-    #[test]
-    fn refuses_opcodes_that_name_or_call_functions() {
-        // os.system("true") by GLOBAL and REDUCE, STACK_GLOBAL, INST, OBJ, NEWOBJ, BUILD, PERSID.
-        let calls = b"cos\nsystem\n(X\x04\x00\x00\x00truetR.";
-        assert_eq!(parse(calls), Err(PickleError::Forbidden { at: 0, opcode: b'c' }));
-        for opcode in [b'R', 0x93, b'i', b'o', 0x81, b'b', b'P', b'Q', 0x82, 0x95, b'0', b'2'] {
-            assert_eq!(parse(&[b'N', opcode, b'.']), Err(PickleError::Forbidden { at: 1, opcode }));
-        }
+        assert_eq!(parse(&[PYTHON, b"."].concat()), None);
     }
 
     #[test]
@@ -568,12 +398,12 @@ mod tests {
     #[test]
     fn limits_depth_and_size() {
         let deep = [&[b']'; 40][..], &[b'a'; 39], b"."].concat();
-        assert_eq!(parse(&deep), Err(PickleError::TooLarge));
+        assert_eq!(parse(&deep), None);
         let text = [&b"](X\x00\x00\x10\x00"[..], &vec![b'x'; 1 << 20], b"q\x00"].concat();
         let often = [&text[..], &b"h\x00".repeat(100), b"e."].concat();
-        assert_eq!(parse(&often), Err(PickleError::TooLarge));
+        assert_eq!(parse(&often), None);
+        assert!(parse(&[&text[..], &b"h\x00".repeat(10), b"e."].concat()).is_some());
         // A list in itself.
-        assert_eq!(parse(b"]q\x00h\x00a."), Err(PickleError::TooLarge));
-        assert!(parse(b"X\xff\xff\xff\xffabc").is_err() && parse(b"e.").is_err() && parse(b"(.").is_err());
+        assert_eq!(parse(b"]q\x00h\x00a."), None);
     }
 }

@@ -81,6 +81,11 @@ pub fn has_waited(failure: &Failure) -> bool {
     rule.level == Class::Waiting && worker.line(&["timed out", "timeout", "timing out", "failed to pass"]).is_some()
 }
 
+/// Returns true if a worker ended because another rank had ended before it, according to its own output.
+pub fn has_lost_a_peer(failure: &Failure) -> bool {
+    explain(failure, &Evidence::default()).rule.level == Class::PeerGone
+}
+
 /// Returns true if the cause of a worker's end is in another rank, according to its own output.
 pub(super) fn blames_another(failure: &Failure) -> bool {
     explain(failure, &Evidence::default()).rule.level.is_consequence()

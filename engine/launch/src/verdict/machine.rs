@@ -484,7 +484,8 @@ pub(super) const GPU: &[Rule<Causes>] = &[
     Rule {
         name: "gpu-not-there",
         source: "the exception",
-        fix: "use LOCAL_RANK, not RANK, as the device's number, and no more workers than GPUs (--nproc-per-node=gpu)",
+        fix: "use LOCAL_RANK, not RANK, as the device's number, no more workers than GPUs (--nproc-per-node=gpu), and no \
+              CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES that leaves each worker one GPU",
         wrong: ended(1, "RuntimeError: CUDA error: invalid device ordinal"),
         right: ended(1, "RuntimeError: CUDA error: device-side assert triggered"),
         find: |worker| {
@@ -519,12 +520,15 @@ pub(super) const GPU: &[Rule<Causes>] = &[
     Rule {
         name: "gpu-invisible",
         source: "the exception",
-        fix: "`nvidia-smi` on this node; then CUDA_VISIBLE_DEVICES, the scheduler's request for GPUs (--gpus), the container's --nv",
+        fix: "`nvidia-smi` or `rocm-smi` on this node; then CUDA_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES, the scheduler's request for GPUs \
+              (--gpus), the container's --nv or --rocm",
         wrong: ended(1, "RuntimeError: No CUDA GPUs are available"),
         right: ended(1, "RuntimeError: CUDA error: invalid device ordinal"),
         find: |worker| {
             let marks = [
                 "no cuda gpus are available",
+                "no hip gpus are available",
+                "no rocm-capable device",
                 "no cuda-capable device",
                 "found no nvidia driver",
                 "cuda driver initialization failed",
@@ -544,7 +548,8 @@ pub(super) const GPU: &[Rule<Causes>] = &[
         wrong: ended(1, "RuntimeError: CUDA error: no kernel image is available for execution on the device"),
         right: ended(1, "RuntimeError: CUDA error: an illegal memory access was encountered"),
         find: |worker| {
-            worker.words(&["no kernel image is available"], "the GPU code was not built for this kind of GPU")
+            let marks = ["no kernel image is available", "hip error: invalid device function"];
+            worker.words(&marks, "the GPU code was not built for this kind of GPU")
         },
         ..RULE
     },

@@ -30,7 +30,7 @@
 //! Of an exception group, all exceptions must have the same cause.
 
 mod communication;
-mod flight_recorder;
+pub mod flight_recorder;
 mod gather;
 mod judge;
 mod machine;
@@ -49,7 +49,7 @@ use lockstep_process::NoProgress;
 
 pub use flight_recorder::Recordings;
 pub use gather::{AtStart, gather, standing};
-pub use judge::{LaunchFailure, Verdict, has_waited, judge, on_sleeper, why_launcher_failed};
+pub use judge::{LaunchFailure, Verdict, has_lost_a_peer, has_waited, judge, on_sleeper, why_launcher_failed};
 pub use rules::{Causes, Class, Example, FAMILIES};
 
 /// What was observed on this node, apart from the ends of the workers themselves.

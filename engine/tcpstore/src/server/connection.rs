@@ -18,8 +18,8 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep_until, timeout};
 
-use super::data::Data;
-use super::shared::{ConnectionId, FREE as KEEP, NoRoom, Refused, ServerOptions, Shared, counted};
+use super::data::{ConnectionId, Data, Refused};
+use super::shared::{FREE as KEEP, NoRoom, ServerOptions, Shared, counted};
 use crate::wire::{Frame, Key, Limits, MAGIC, Operation, Reply, Request, SWITCH, Scan, WireError};
 
 /// Number of requests that are processed in a row before other connections get their turn.
@@ -161,7 +161,7 @@ impl Connection {
             done += usize::from(turn.progress);
         }
         if done > 0 {
-            state.note(self.id, &self.session, now);
+            state.note(self.id, self.session.validated(), self.session.last(), now);
             self.begun = now;
             self.discard(start);
         }

@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
-use super::shared::{ConnectionId, Quota, Refused};
 use crate::wire::{Key, Limits, Reply, Request, Value};
 
 /// Approximate overhead in bytes of a table entry, in addition to key and value.
@@ -454,6 +453,103 @@ impl Waiters {
 /// Bytes of a wait for this key, as if no other connection waited for it.
 fn alone(key: &[u8]) -> usize {
     key.len() + KEY_OVERHEAD + EACH
+}
+
+/// A connection's id within its server. Ids are never reused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+impl ConnectionId {
+    /// The process that hosts the server and needs no connection.
+    pub const HOST: Self = Self(0);
+}
+
+/// Why a request is refused. Its connection is closed, because the protocol has no error reply.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refused {
+    /// The store would grow beyond its limit.
+    #[error("the store would hold more than {max} bytes")]
+    Full {
+        /// The limit.
+        max: usize,
+    },
+    /// The last quarter of the store is reserved for other connections.
+    #[error(
+        "keys and values that this connection wrote would take {got} bytes, and the last quarter of {max} is reserved for other connections"
+    )]
+    Share {
+        /// How many of the store's bytes the connection would have written.
+        got: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The reply, or a value after APPEND, would exceed its limit.
+    #[error("the answer or the grown value would have {got} bytes, more than {max}")]
+    ReplyTooLarge {
+        /// Its size in bytes.
+        got: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// ADD to a value that is not a number.
+    #[error("add to a value that is not a decimal 64-bit number: {0:?}")]
+    NotANumber(String),
+}
+
+/// The bytes of keys and values.
+#[derive(Debug)]
+pub(super) struct Quota {
+    max: usize,
+    used: usize,
+    /// The part of `max` that is reserved for other uses.
+    reserved: usize,
+    /// The part of `used` that each connection wrote, also after it has closed.
+    pub(super) written: HashMap<ConnectionId, usize>,
+}
+
+impl Quota {
+    pub(super) fn new(max: usize) -> Self {
+        Self { max, used: 0, reserved: 0, written: HashMap::new() }
+    }
+
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(super) fn reserve(&mut self, bytes: usize) {
+        self.reserved = bytes;
+    }
+
+    /// Checks that a connection may store `more` bytes in place of `less`. The values of one connection never fill the
+    /// store: the last quarter is reserved for others.
+    pub(super) fn check(&self, by: ConnectionId, more: usize, less: usize) -> Result<(), Refused> {
+        let (max, all) = (self.max, self.used + self.reserved + more - less);
+        let own = (self.written.get(&by).copied().unwrap_or_default() + more).saturating_sub(less);
+        if more <= less {
+            Ok(())
+        } else if all > max {
+            Err(Refused::Full { max })
+        } else if all > max - max / 4 && own > max / 4 && by != ConnectionId::HOST {
+            Err(Refused::Share { got: own, max })
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn take(&mut self, by: ConnectionId, bytes: usize) {
+        self.used += bytes;
+        *self.written.entry(by).or_default() += bytes;
+    }
+
+    pub(super) fn give_back(&mut self, by: ConnectionId, bytes: usize) {
+        self.used -= bytes;
+        if let std::collections::hash_map::Entry::Occupied(mut written) = self.written.entry(by) {
+            *written.get_mut() -= bytes;
+            if *written.get() == 0 {
+                written.remove();
+            }
+        }
+    }
 }
 
 #[cfg(test)]

@@ -27,8 +27,8 @@ use tokio::time::sleep;
 use crate::wire::{KEY_PREFIX, Request, user_key, wire_key};
 
 pub use connection::{Session, Turn, Violation};
-pub use data::{Data, Outcome};
-pub use shared::{ConnectionId, Peer, Refusal, Refused, ServerOptions};
+pub use data::{ConnectionId, Data, Outcome, Refused};
+pub use shared::{Peer, Refusal, ServerOptions};
 
 /// A store that serves clients until it is dropped.
 ///

@@ -1,8 +1,8 @@
 //! The server's options, and the state that connections share: the data, the connected clients, and the refused ones. Not here: sockets and
 //! threads.
 //!
-//! The limit of the store's memory: how many bytes of keys and values each connection wrote ([`Quota`]), how much memory connections
-//! take ([`ConnectionMemory`]), and which one must close when that is too much. Pure.
+//! The limit of the store's memory: how much memory connections take ([`ConnectionMemory`]), and which one must close when that is too much.
+//! Pure.
 //!
 //! [`Data`](super::Data) counts the keys in waits, because connections share them; here they are a single number.
 
@@ -15,8 +15,7 @@ use tokio::net::TcpStream;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::AbortHandle;
 
-use super::connection::Session;
-use super::data::Data;
+use super::data::{ConnectionId, Data};
 use crate::wire::{Key, Limits, Operation, user_key};
 
 /// Options of a server. The defaults suit a job of thousands of ranks.
@@ -305,10 +304,10 @@ impl State {
     }
 
     /// Records the last request of a connection.
-    pub(super) fn note(&mut self, id: ConnectionId, session: &Session, now: Instant) {
+    pub(super) fn note(&mut self, id: ConnectionId, validated: bool, last: Option<&(Operation, Key)>, now: Instant) {
         let Some(entry) = self.entries.get_mut(&id) else { return };
-        entry.validated = session.validated();
-        if let Some((operation, key)) = session.last() {
+        entry.validated = validated;
+        if let Some((operation, key)) = last {
             let (noted, kept, when) = entry.last.get_or_insert_with(|| (*operation, Key::new(), now));
             kept.clone_from(key);
             (*noted, *when) = (*operation, now);
@@ -338,103 +337,6 @@ impl State {
             validated: entry.validated,
             last: entry.last.as_ref().map(|(operation, key, when)| (operation.name(), user_key(key), *when)),
             waits_for,
-        }
-    }
-}
-
-/// A connection's id within its server. Ids are never reused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ConnectionId(pub u64);
-
-impl ConnectionId {
-    /// The process that hosts the server and needs no connection.
-    pub const HOST: Self = Self(0);
-}
-
-/// Why a request is refused. Its connection is closed, because the protocol has no error reply.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The store would grow beyond its limit.
-    #[error("the store would hold more than {max} bytes")]
-    Full {
-        /// The limit.
-        max: usize,
-    },
-    /// The last quarter of the store is reserved for other connections.
-    #[error(
-        "keys and values that this connection wrote would take {got} bytes, and the last quarter of {max} is reserved for other connections"
-    )]
-    Share {
-        /// How many of the store's bytes the connection would have written.
-        got: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// The reply, or a value after APPEND, would exceed its limit.
-    #[error("the answer or the grown value would have {got} bytes, more than {max}")]
-    ReplyTooLarge {
-        /// Its size in bytes.
-        got: usize,
-        /// The limit.
-        max: usize,
-    },
-    /// ADD to a value that is not a number.
-    #[error("add to a value that is not a decimal 64-bit number: {0:?}")]
-    NotANumber(String),
-}
-
-/// The bytes of keys and values.
-#[derive(Debug)]
-pub(super) struct Quota {
-    max: usize,
-    used: usize,
-    /// The part of `max` that is reserved for other uses.
-    reserved: usize,
-    /// The part of `used` that each connection wrote, also after it has closed.
-    pub(super) written: HashMap<ConnectionId, usize>,
-}
-
-impl Quota {
-    pub(super) fn new(max: usize) -> Self {
-        Self { max, used: 0, reserved: 0, written: HashMap::new() }
-    }
-
-    pub(super) fn used(&self) -> usize {
-        self.used
-    }
-
-    pub(super) fn reserve(&mut self, bytes: usize) {
-        self.reserved = bytes;
-    }
-
-    /// Checks that a connection may store `more` bytes in place of `less`. The values of one connection never fill the
-    /// store: the last quarter is reserved for others.
-    pub(super) fn check(&self, by: ConnectionId, more: usize, less: usize) -> Result<(), Refused> {
-        let (max, all) = (self.max, self.used + self.reserved + more - less);
-        let own = (self.written.get(&by).copied().unwrap_or_default() + more).saturating_sub(less);
-        if more <= less {
-            Ok(())
-        } else if all > max {
-            Err(Refused::Full { max })
-        } else if all > max - max / 4 && own > max / 4 && by != ConnectionId::HOST {
-            Err(Refused::Share { got: own, max })
-        } else {
-            Ok(())
-        }
-    }
-
-    pub(super) fn take(&mut self, by: ConnectionId, bytes: usize) {
-        self.used += bytes;
-        *self.written.entry(by).or_default() += bytes;
-    }
-
-    pub(super) fn give_back(&mut self, by: ConnectionId, bytes: usize) {
-        self.used -= bytes;
-        if let std::collections::hash_map::Entry::Occupied(mut written) = self.written.entry(by) {
-            *written.get_mut() -= bytes;
-            if *written.get() == 0 {
-                written.remove();
-            }
         }
     }
 }

@@ -16,9 +16,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 impl BenchJob<'_> {
     /// As [`Self::started`], but the others start only when the first agent listens. So it hosts the rendezvous, and
     /// any other can be lost. Waits until all ranks are there.
-    ///
-    /// # Errors
-    /// As [`Self::until_up`].
     pub(crate) fn started_one_by_one(mut self) -> anyhow::Result<Self> {
         self.start_agent()?;
         let begun = Instant::now();
@@ -33,9 +30,6 @@ impl BenchJob<'_> {
     }
 
     /// Kills a rank as the kernel's OOM killer would, and returns the time.
-    ///
-    /// # Errors
-    /// It is not there.
     pub(crate) fn kill(&self, rank: usize) -> anyhow::Result<Instant> {
         let mut hellos = self.ranks.iter().filter_map(|connection| connection.hello);
         let hello = hellos.find(|hello| hello.rank == rank).with_context(|| format!("rank {rank} is not there"))?;
@@ -47,27 +41,23 @@ impl BenchJob<'_> {
     }
 
     /// Kills this agent, counted by their starts, and all that it started, and returns the time.
-    ///
-    /// # Errors
-    /// There is no other agent.
     pub(crate) fn lose_node(&mut self, place: usize) -> anyhow::Result<Instant> {
         ensure!(self.agents.len() > 1 && place < self.agents.len(), "the only node cannot be lost");
-        let mut lost = self.agents.remove(place);
-        let started = proc::descendants(lost.process.pid().as_raw_pid(), &proc::parents());
+        let lost = self.agents.remove(place);
+        let started = proc::descendants(self.job.pid(lost).as_raw_pid(), &proc::parents());
         let now = Instant::now();
-        lost.process.signal(Signal::KILL)?;
+        self.job.signal(lost, Signal::KILL)?;
         for pid in started.into_iter().filter_map(Pid::from_raw) {
             // An error means that the kernel, or the agent's reaper, was faster.
             let _ = kill_process(pid, Signal::KILL);
         }
-        lost.process.child.wait().context("cannot wait for an agent's end")?;
+        while self.job.exit(lost).is_none() {
+            ensure!(self.job.wait(now + self.patience)?, "agent {lost} does not die");
+        }
         Ok(now)
     }
 
     /// Seconds from `since` until the last of its agents was in the next round, as their events say.
-    ///
-    /// # Errors
-    /// An agent has no event of it.
     pub(crate) fn next_round(&self, since: Instant) -> anyhow::Result<f64> {
         let since = SystemTime::now().checked_sub(since.elapsed()).context("the clock was set")?;
         let since = since.duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
@@ -85,9 +75,6 @@ impl BenchJob<'_> {
     }
 
     /// Starts another agent, and returns the time.
-    ///
-    /// # Errors
-    /// The system's error.
     pub(crate) fn join_node(&mut self) -> anyhow::Result<Instant> {
         let now = Instant::now();
         self.start_agent()?;

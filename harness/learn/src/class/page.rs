@@ -1,5 +1,6 @@
 //! The instructor's page: HTML that reads without a script; [`crate::serve`] has a script that asks for it again every two seconds.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use maud::{Markup, html};
@@ -12,13 +13,21 @@ use crate::serve::{following, notice, span};
 use super::view::{BARS, Mark, Met, Row, TaskTimes, View};
 
 const STYLE: &str = include_str!("class.css");
-/// Lists of the stuck and of diagnoses end after this many.
+/// Lists of the stuck and of diagnoses end after this many, on the wall after these.
 const MOST: usize = 8;
+const MOST_ON_WALL: usize = 4;
+/// A diagnosis that only one seat has is shown among so many.
+const MOST_WITH_SINGLE: usize = 3;
+/// On the wall, a route with more tasks is shown by numbers alone.
+const MOST_SIGNS: usize = 24;
 
 /// What the page shows besides the view.
 pub(super) struct Frame<'a> {
-    /// The folder, as the command names it.
-    pub(super) folder: &'a str,
+    pub(super) title: &'a str,
+    /// The folder, as the command names it; none for made-up seats.
+    pub(super) folder: Option<&'a str>,
+    /// For a projector: all seats on one screen.
+    pub(super) wall: bool,
     pub(super) route: &'a str,
     pub(super) routes: &'a [String],
     pub(super) names: Names,
@@ -43,19 +52,61 @@ pub(super) fn render(frame: &Frame<'_>, view: &View) -> String {
         (following())
         style { (maud::PreEscaped(STYLE)) }
     };
-    let body = html! {
+    let body = if frame.wall { wall(frame, view) } else { whole(frame, view) };
+    page_with(&plain(frame.title), &head, body)
+}
+
+fn whole(frame: &Frame<'_>, view: &View) -> Markup {
+    html! {
         main {
             (header(frame, view))
             (notice("The folder", frame.trouble))
             @if view.rows.is_empty() { (nobody(frame)) } @else {
-                div.pair { (met(view)) (stuck(frame, view)) }
+                div.pair { (met(view, MOST)) (stuck(frame, view, MOST)) }
                 div.beside { (where_all_are(frame, view)) (times(view)) }
             }
             @if !frame.broken.is_empty() { (broken(frame)) }
         }
         footer { "Times are by the clock of the folder's file system, whatever a seat's own says. A seat works on a task from when it passed the one before." }
+    }
+}
+
+/// A line for each seat, and next to them what most have met and who has been stuck for longest.
+fn wall(frame: &Frame<'_>, view: &View) -> Markup {
+    let columns = match view.rows.len() {
+        0..=12 => 1,
+        13..=40 => 2,
+        _ => 3,
     };
-    page_with("Lockstep class", &head, body)
+    let rows = view.rows.len().div_ceil(columns).max(8);
+    let with_signs = view.plan.len() <= MOST_SIGNS && columns < 3;
+    // Of user@host, the user is enough where all differ.
+    let user = |row: &Row| row.name.split('@').next().unwrap_or_default().to_owned();
+    let users: BTreeSet<String> = view.rows.iter().map(user).collect();
+    let are_enough = frame.names == Names::Shown && users.len() == view.rows.len() && !users.contains("");
+    html! {
+        main.wall style={ "--rows: " (rows) "; --columns: " (columns) } {
+            (header(frame, view))
+            (notice("The folder", frame.trouble))
+            @if view.rows.is_empty() { (nobody(frame)) } @else {
+                div.board {
+                    ol.all.with-signs[with_signs] {
+                        @for (index, row) in view.rows.iter().enumerate() {
+                            li.silent[row.heard >= super::view::SILENT] {
+                                span.who { @if are_enough { (plain(&user(row))) } @else { (name(frame, index, row)) } }
+                                @if with_signs { span.marks { (marks(view, row, false)) } } @else { span.number { (row.done()) " of " (view.plan.len()) } }
+                                @match row.at {
+                                    None => { span { "finished" } span {} }
+                                    Some(at) => { span { (task(view, at)) } span.number { (span(row.since)) } }
+                                }
+                            }
+                        }
+                    }
+                    div.beside-all { (met(view, MOST_ON_WALL)) (stuck(frame, view, MOST_ON_WALL)) }
+                }
+            }
+        }
+    }
 }
 
 fn header(frame: &Frame<'_>, view: &View) -> Markup {
@@ -66,7 +117,8 @@ fn header(frame: &Frame<'_>, view: &View) -> Markup {
     let hidden = frame.names != Names::Shown;
     html! {
         header {
-            h1 { "Class in " span.name { (plain(frame.folder)) } }
+            h1 { span.name { (plain(frame.title)) } }
+            @if frame.folder.is_none() { p.demo { (super::DEMO) } }
             p.verdict {
                 strong { (count(view.rows.len(), "seat")) }
                 @if !view.rows.is_empty() {
@@ -76,23 +128,26 @@ fn header(frame: &Frame<'_>, view: &View) -> Markup {
             nav {
                 "Route: "
                 @for route in frame.routes {
-                    @if route == frame.route { strong { (route) } } @else { a href=(address(route, hidden)) { (route) } }
+                    @if route == frame.route { strong { (route) } } @else { a href=(address(route, hidden, frame.wall)) { (route) } }
                     " "
                 }
                 @match frame.names {
-                    Names::Shown => { "· " a href=(address(frame.route, true)) { "hide names" } }
-                    Names::Hidden => { "· " a href=(address(frame.route, false)) { "show names" } }
+                    Names::Shown => { "· " a href=(address(frame.route, true, frame.wall)) { "hide names" } }
+                    Names::Hidden => { "· " a href=(address(frame.route, false, frame.wall)) { "show names" } }
                     Names::AlwaysHidden => {}
                 }
-                " · report: "
-                @for ending in ["html", "csv", "json", "xml"] { a href={ "report." (ending) (address(frame.route, hidden)) } { (ending) } " " }
+                " · " a href=(address(frame.route, hidden, !frame.wall)) { @if frame.wall { "the whole page" } @else { "for the wall" } }
+                @if !frame.wall {
+                    " · report: "
+                    @for ending in ["html", "csv", "json", "xml"] { a href={ "report." (ending) (address(frame.route, hidden, false)) } { (ending) } " " }
+                }
             }
         }
     }
 }
 
-fn address(route: &str, hidden: bool) -> String {
-    format!("?route={route}{}", if hidden { "&names=hidden" } else { "" })
+fn address(route: &str, hidden: bool, wall: bool) -> String {
+    format!("?route={route}{}{}", if hidden { "&names=hidden" } else { "" }, if wall { "&wall=on" } else { "" })
 }
 
 fn nobody(frame: &Frame<'_>) -> Markup {
@@ -100,7 +155,7 @@ fn nobody(frame: &Frame<'_>) -> Markup {
         section {
             h2 { "No seat has reported yet" }
             p { "With these commands a participant is seen here and begins the first task; then they grade as always:" }
-            (crate::report::html::command(&format!("export LOCKSTEP_CLASS={}", lockstep_launch::command::quoted(frame.folder))))
+            (crate::report::html::command(&format!("export LOCKSTEP_CLASS={}", lockstep_launch::command::quoted(frame.folder.unwrap_or_default()))))
             (crate::report::html::command("lockstep progress"))
         }
     }
@@ -115,32 +170,34 @@ fn name(frame: &Frame<'_>, index: usize, row: &Row) -> String {
     if frame.names == Names::Shown { plain(&row.name) } else { format!("seat {}", index + 1) }
 }
 
-fn met(view: &View) -> Markup {
-    let most: Vec<&Met> = view.met.iter().take(MOST).collect();
+fn met(view: &View, most: usize) -> Markup {
+    let is_shown = |(place, met): &(usize, &Met)| met.seats > 1 || *place < MOST_WITH_SINGLE;
+    let most: Vec<&Met> = view.met.iter().enumerate().filter(is_shown).map(|(_, met)| met).take(most).collect();
     html! {
         section {
             h2 { "What most have just met" }
             @if most.is_empty() { p.small { "No diagnosis is open." } }
             ol.list {
-                @for met in most {
+                @for met in &most {
                     li {
                         span.count { (met.seats) }
                         div { p { strong { (task(view, met.at)) } " · " (met.verdict.words()) } p.evidence { (plain(&met.diagnosis)) } }
                     }
                 }
             }
+            @if most.len() < view.met.len() { p.small { "and " (view.met.len() - most.len()) " more" } }
         }
     }
 }
 
-fn stuck(frame: &Frame<'_>, view: &View) -> Markup {
+fn stuck(frame: &Frame<'_>, view: &View, most: usize) -> Markup {
     let stuck = view.stuck();
     html! {
         section {
             h2 { "At their task for longer than planned" }
             @if stuck.is_empty() { p.small { "Nobody." } }
             ol.list {
-                @for (index, row) in stuck.iter().take(MOST) {
+                @for (index, row) in stuck.iter().take(most) {
                     @let at = row.at.unwrap_or_default();
                     li {
                         span.count { (span(row.since)) }
@@ -151,13 +208,17 @@ fn stuck(frame: &Frame<'_>, view: &View) -> Markup {
                     }
                 }
             }
-            @if stuck.len() > MOST { p.small { "and " (stuck.len() - MOST) " more" } }
+            @if stuck.len() > most { p.small { "and " (stuck.len() - most) " more" } }
         }
     }
 }
 
 pub(super) fn times_word(count: u32) -> String {
-    if count == 1 { "once".into() } else { format!("{count} times") }
+    match count {
+        0 => "not yet".into(),
+        1 => "once".into(),
+        _ => format!("{count} times"),
+    }
 }
 
 /// A row for each seat, a sign for each task: 200 seats and 60 tasks are a page of a hundred kilobytes.
@@ -171,19 +232,20 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
             }
             div.scroll tabindex="0" role="region" aria-label="Where everybody is" {
                 table.seats {
-                    thead { tr { th scope="col" { "Seat" } th.marks scope="col" { (labs(view)) } th.number scope="col" { "Done" } th scope="col" { "At" } th.number scope="col" { "For" } th.number scope="col" { "Graded" } } }
+                    thead { tr { th scope="col" { "Seat" } @if view.has_python() { th scope="col" { "In" } } th.marks scope="col" { (labs(view)) } th.number scope="col" { "Done" } th scope="col" { "At" } th.number scope="col" { "For" } th.number scope="col" { "Graded" } } }
                     tbody {
                         @for (index, row) in view.rows.iter().enumerate() {
                             tr.silent[row.heard >= super::view::SILENT] {
                                 td.seat { (name(frame, index, row)) }
-                                td.marks { (marks(view, row)) }
+                                @if view.has_python() { td { (row.language.as_deref().unwrap_or_default()) } }
+                                td.marks { (marks(view, row, true)) }
                                 td.number { (row.done()) }
                                 @match row.at {
                                     None => { td { "finished" } td {} td {} }
                                     Some(at) => {
                                         td { (task(view, at)) }
                                         td.number { (span(row.since)) }
-                                        td.number { (row.tries) }
+                                        td.number { (times_word(row.tries)) }
                                     }
                                 }
                             }
@@ -192,7 +254,7 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
                 }
             }
             @if view.rows.iter().any(|row| row.heard >= super::view::SILENT) {
-                p.small { "Pale seats were silent for " (super::view::SILENT / 60) " minutes or more." }
+                p.small { "Seats in italics were silent for " (super::view::SILENT / 60) " minutes or more." }
             }
         }
     }
@@ -216,7 +278,8 @@ fn labs(view: &View) -> String {
     groups(view).into_iter().map(column).collect::<Vec<_>>().join(" ")
 }
 
-fn marks(view: &View, row: &Row) -> Markup {
+/// A sign for each task, by lab; `padded` as in [`labs`].
+fn marks(view: &View, row: &Row, padded: bool) -> Markup {
     let sign = |index: usize| match row.marks[index] {
         Mark::Passed => ("m-passed", '✓'),
         Mark::Tried => ("m-tried", '✗'),
@@ -229,7 +292,7 @@ fn marks(view: &View, row: &Row) -> Markup {
                 @let ((class, sign), here) = run.0;
                 span.(class).here[here] { (sign.to_string().repeat(run.1)) }
             }
-            @if range.len() < 2 { " " }
+            @if padded && range.len() < 2 { " " }
         }
     }
 }
@@ -251,10 +314,10 @@ fn times(view: &View) -> Markup {
     html! {
         section {
             h2 { "Minutes against the plan" }
-            p.small { "Bars: seats that took at most half of the plan's minutes, at most these, one and a half, twice as many, and longer. The plan counts reading." }
+            p.small { "Bars: seats that took at most half of the plan's minutes, at most these, one and a half, twice as many, and longer. The plan counts reading and breaks." }
             div.scroll tabindex="0" role="region" aria-label="Minutes against the plan" {
                 table.times {
-                    thead { tr { th scope="col" { "Task" } th.number scope="col" { "Passed" } th.number scope="col" { "Now" } th.number scope="col" { "Plan" } th.number scope="col" { "Median" } th scope="col" { "Seats" } } }
+                    thead { tr { th scope="col" { "Task" } th.number scope="col" { "Passed" } th.number scope="col" { "Now" } th.number scope="col" { "Plan, min" } th.number scope="col" { "Median, min" } th scope="col" { "Seats" } } }
                     tbody {
                         @for (planned, times) in view.plan.iter().zip(&view.times) {
                             tr {
@@ -308,7 +371,9 @@ mod tests {
     fn shown(names: Names, seats: Vec<lockstep_grading::seat::Seat>) -> String {
         let routes = ["morning".to_owned(), "day".to_owned()];
         let frame = Frame {
-            folder: "/srv/class",
+            title: "Class in /srv/class",
+            folder: Some("/srv/class"),
+            wall: false,
             route: "day",
             routes: &routes,
             names,
@@ -337,6 +402,28 @@ mod tests {
             assert!(["xenia", "yusuf", "zoe"].iter().all(|name| !page.contains(name)), "{page}");
             assert_eq!(page.contains("show names"), names == Names::Hidden);
         }
+    }
+
+    #[test]
+    fn the_wall_has_a_line_for_each_seat_and_says_when_seats_are_made_up() {
+        let seats: Vec<_> = (0..20).map(|number| seat(&format!("seat-{number}"), &[(1_900, Err("a sum"))])).collect();
+        let routes = ["day".to_owned()];
+        let frame = |folder| Frame {
+            title: "Day <2>",
+            folder,
+            wall: true,
+            route: "day",
+            routes: &routes,
+            names: Names::Shown,
+            broken: &[],
+            trouble: None,
+        };
+        let view = View::new(plan(), seats, 2_000);
+        let page = render(&frame(Some("/srv/class")), &view);
+        assert_eq!(page.matches("<span class=\"who\">").count(), 20, "{page}");
+        assert!(page.contains("--rows: 10; --columns: 2") && page.contains("<title>Day &lt;2&gt;"), "{page}");
+        assert!(!page.contains("report.html") && !page.contains(super::super::DEMO), "{page}");
+        assert!(render(&frame(None), &view).contains(super::super::DEMO));
     }
 
     #[test]

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
-use lockstep_grading::Verdict;
 use lockstep_grading::seat::{Attempts, Seat, SeatFinding};
+use lockstep_grading::{Language, Verdict};
 use regex::Regex;
 
 use crate::route::Planned;
@@ -41,6 +41,8 @@ pub(super) struct Row {
     pub(super) tries: u32,
     /// What the last grading found. Nothing for an answer that has not been begun.
     pub(super) finding: Option<(Verdict, String)>,
+    /// What its answers are written in, if that is known.
+    pub(super) language: Option<String>,
 }
 
 /// A diagnosis that seats have just met, at the task where they are.
@@ -82,6 +84,12 @@ impl View {
         View { met: met(&rows), times, rows, plan }
     }
 
+    /// Returns true if some answers are in Python, so that a seat's language is worth a column.
+    pub(super) fn has_python(&self) -> bool {
+        let python = Language::Python.name();
+        self.rows.iter().any(|row| row.language.as_ref().is_some_and(|languages| languages.contains(python)))
+    }
+
     /// The seats that have worked on their task for longer than planned, the longest first.
     pub(super) fn stuck(&self) -> Vec<(usize, &Row)> {
         let over = |row: &Row| row.at.is_some_and(|at| row.since > 60 * u64::from(self.plan[at].minutes));
@@ -98,21 +106,13 @@ impl Row {
     }
 }
 
-fn attempts<'a>(seat: &'a Seat, planned: &Planned) -> Option<&'a Attempts> {
+pub(super) fn attempts<'a>(seat: &'a Seat, planned: &Planned) -> Option<&'a Attempts> {
     seat.tasks.get(planned.lab.number())?.get(&planned.task.name)
 }
 
 fn row(plan: &[Planned], seat: &Seat, now: u64) -> Row {
     let tried: Vec<_> = plan.iter().map(|planned| attempts(seat, planned)).collect();
-    let marks: Vec<Mark> = tried
-        .iter()
-        .map(|attempts| match attempts {
-            Some(Attempts { passed: Some(_), .. }) => Mark::Passed,
-            Some(attempts) if attempts.finding.as_ref().is_some_and(not_started) => Mark::Open,
-            Some(_) => Mark::Tried,
-            None => Mark::Open,
-        })
-        .collect();
+    let marks: Vec<Mark> = tried.iter().map(|attempts| attempts.map_or(Mark::Open, mark)).collect();
     // The open task that was graded last, else the first one after what has passed.
     let last = |index: &usize| tried[*index].map_or(0, |attempts| attempts.last);
     let tried_last = (0..plan.len()).filter(|index| marks[*index] == Mark::Tried).max_by_key(last);
@@ -123,6 +123,9 @@ fn row(plan: &[Planned], seat: &Seat, now: u64) -> Row {
     let passed = all().filter_map(|attempts| attempts.passed).max().unwrap_or_default();
     let heard = all().map(|attempts| attempts.last).max().unwrap_or_default().max(seat.since);
     let here = at.and_then(|at| tried[at]);
+    let mut languages: Vec<Language> = all().filter_map(|attempts| attempts.language).collect();
+    languages.sort_unstable();
+    languages.dedup();
     let finding = here.and_then(|attempts| attempts.finding.as_ref()).filter(|finding| !not_started(finding));
     Row {
         name: seat.name.clone(),
@@ -131,6 +134,7 @@ fn row(plan: &[Planned], seat: &Seat, now: u64) -> Row {
         heard: now.saturating_sub(heard),
         tries: here.map_or(0, |attempts| attempts.count),
         finding: finding.map(|finding| (finding.verdict, finding.diagnosis.clone())),
+        language: (!languages.is_empty()).then(|| languages.iter().map(|of| of.name()).collect::<Vec<_>>().join(", ")),
         marks,
     }
 }
@@ -139,7 +143,16 @@ fn not_started(finding: &SeatFinding) -> bool {
     finding.verdict == Verdict::NotStarted
 }
 
-/// Texts that differ in their numbers only are the same diagnosis.
+/// How far a seat is with a task that it has graded.
+pub(super) fn mark(attempts: &Attempts) -> Mark {
+    match attempts {
+        Attempts { passed: Some(_), .. } => Mark::Passed,
+        Attempts { finding: Some(finding), .. } if not_started(finding) => Mark::Open,
+        _ => Mark::Tried,
+    }
+}
+
+/// What seats have met at their tasks. Texts that differ in their numbers only are the same diagnosis.
 fn met(rows: &[Row]) -> Vec<Met> {
     let mut found: BTreeMap<(usize, String), Met> = BTreeMap::new();
     for row in rows.iter().filter(|row| row.heard < SILENT) {
@@ -153,7 +166,8 @@ fn met(rows: &[Row]) -> Vec<Met> {
     found
 }
 
-fn without_numbers(text: &str) -> String {
+/// The text with a sign in place of each number.
+pub(crate) fn without_numbers(text: &str) -> String {
     static NUMBER: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"-?\d[\d.,]*(e-?\d+)?").expect("a valid pattern"));
     NUMBER.replace_all(text, "#").into_owned()
 }
@@ -201,7 +215,8 @@ pub(super) mod tests {
         let mut seat = Seat { name: name.into(), since: 1_000, ..Seat::default() };
         for (planned, (last, ended)) in plan().iter().zip(tried) {
             let finding = ended.err().map(|text| SeatFinding { verdict: Verdict::WrongValue, diagnosis: text.into() });
-            let attempts = Attempts { first: *last, last: *last, count: 2, passed: ended.ok(), finding };
+            let attempts =
+                Attempts { first: *last, last: *last, count: 2, passed: ended.ok(), finding, ..Attempts::default() };
             seat.tasks.entry("02".into()).or_default().insert(planned.task.name.clone(), attempts);
         }
         seat
@@ -254,7 +269,7 @@ pub(super) mod tests {
         assert_eq!(view.times[0].minutes, [4.0, 10.0, 11.0, 1_000.0 / 60.0, 4_000.0 / 60.0]);
         assert_eq!(view.times[0].bars, [1, 1, 1, 1, 1]);
         assert_eq!(view.times[0].passed, 5);
-        let before = Attempts { first: 10, last: 10, count: 0, passed: Some(10), finding: None };
+        let before = Attempts { first: 10, last: 10, passed: Some(10), ..Attempts::default() };
         let mut early = seat("early", &[]);
         early.tasks.entry("02".into()).or_default().insert(plan()[0].task.name.clone(), before);
         assert_eq!(minutes(&early, &plan()[0]), None);

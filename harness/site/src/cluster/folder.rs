@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use lockstep_contract::foreign;
 use lockstep_paths::temporary_folder;
-use lockstep_process::end_of_file;
+use lockstep_process::last_lines;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::getuid;
@@ -39,9 +39,6 @@ impl Folder {
     }
 
     /// Makes it, and what a cluster has in it.
-    ///
-    /// # Errors
-    /// [`Refused`] where it would not be safe or is there already; the system's own.
     pub(super) fn make(&self) -> anyhow::Result<()> {
         let longest = self.munge_socket();
         if longest.as_os_str().len() > LONGEST_SOCKET {
@@ -68,9 +65,6 @@ impl Folder {
     }
 
     /// Keeps other commands from making or removing the cluster, as long as the descriptor is open.
-    ///
-    /// # Errors
-    /// [`Refused`], if another command does so now; the system's own.
     pub(super) fn lock(&self) -> anyhow::Result<File> {
         let folder = File::open(&self.0).with_context(|| format!("cannot open {}", foreign::path(&self.0)))?;
         match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
@@ -113,23 +107,16 @@ impl Folder {
         self.file("munge.socket")
     }
 
-    /// # Errors
-    /// The system's own, with the file's name.
     pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<()> {
         let path = self.file(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", foreign::path(&path)))
     }
 
-    /// # Errors
-    /// The system's own, with the file's name.
     pub(super) fn save(&self, name: &str, value: &impl Serialize) -> anyhow::Result<()> {
         self.write(name, &serde_json::to_string(value)?)
     }
 
     /// What [`Folder::save`] has written.
-    ///
-    /// # Errors
-    /// When there is no such file, or it holds something else.
     pub(super) fn load<T: DeserializeOwned>(&self, name: &str) -> anyhow::Result<T> {
         let path = self.file(name);
         let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", foreign::path(&path)))?;
@@ -168,15 +155,10 @@ fn make_private(folder: &Path) -> anyhow::Result<()> {
 
 /// How much of a log is shown with an error, in lines.
 const TAIL: usize = 12;
-/// The same in bytes.
-const LONGEST: u64 = 16 << 10;
 
 /// The last lines of a log, for the end of an error; nothing, if it has none.
 pub(super) fn tail(log: &Path) -> String {
-    let end = end_of_file(log, LONGEST).unwrap_or_default();
-    let text = String::from_utf8_lossy(&end);
-    let lines: Vec<&str> = text.lines().collect();
-    let last = &lines[lines.len().saturating_sub(TAIL)..];
+    let last = last_lines(log, TAIL);
     if last.is_empty() {
         return String::new();
     }

@@ -218,14 +218,15 @@ impl Down {
 
 /// Ends everything that the cluster's holder holds, then removes the folder.
 ///
-/// # Errors
-/// When it does not end: then the files stay. The system's own.
+/// Errors: when it does not end: then the files stay. The system's own.
 pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
     if let Ok(holder) = folder.load::<ClusterProcess>(HOLDER) {
         // `unshare`, which waits for it.
         let parent = holder.state(Path::new(PROC)).and_then(|_| ClusterProcess::find(Path::new(PROC), holder.parent));
         let deadline = Instant::now() + LONGEST_END;
-        for (ended, process) in [(holder.kill(deadline)?, Some(holder)), (wait_for_end(parent, deadline)?, parent)] {
+        let held = holder.kill(deadline)?;
+        let waited = parent.map_or(Ok(true), |parent| parent.wait(deadline))?;
+        for (ended, process) in [(held, Some(holder)), (waited, parent)] {
             anyhow::ensure!(
                 ended,
                 "process {} of the cluster has not ended within {} s; its files stay in {}",
@@ -238,19 +239,12 @@ pub(super) fn take_down(folder: &Folder) -> anyhow::Result<()> {
     folder.remove()
 }
 
-fn wait_for_end(process: Option<ClusterProcess>, deadline: Instant) -> std::io::Result<bool> {
-    process.map_or(Ok(true), |process| process.wait(deadline))
-}
-
 // ---- starting machines
 
 /// How long a machine's first process may take to be ready: it mounts a few file systems.
 const MACHINE_START: Duration = Duration::from_secs(60);
 
 /// Starts the head node. The pipe is its stdin: until a line there says that the cluster is complete, closing the pipe ends it.
-///
-/// # Errors
-/// When it does not start, with its last words.
 pub(super) fn start_head(folder: Folder, spec: ClusterSpec) -> anyhow::Result<(Cluster, ChildStdin)> {
     let mut command = Command::new("setsid");
     command.current_dir("/").env("PATH", super::search_path()).stdin(Stdio::piped());
@@ -262,9 +256,6 @@ pub(super) fn start_head(folder: Folder, spec: ClusterSpec) -> anyhow::Result<(C
 }
 
 /// Starts a node, plugs it in, and starts Slurm's daemon on it.
-///
-/// # Errors
-/// When a step fails, with its last words.
 pub(super) fn boot(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::Result<()> {
     let mut command = cluster.command(Machine::Head, "setsid")?;
     command.current_dir("/").stdin(Stdio::null());

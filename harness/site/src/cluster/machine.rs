@@ -199,9 +199,6 @@ impl ClusterProcess {
 }
 
 /// Waits for a child's end; `None` at the deadline. It is not killed: what it has started may be meant to stay.
-///
-/// # Errors
-/// When a signal asks this process to end; the system's own.
 pub(super) fn wait_for(child: &mut Child, deadline: Instant, signals: &Signals) -> anyhow::Result<Option<ExitStatus>> {
     let pidfd = pidfd_open(Pid::from_child(child), PidfdFlags::empty())?;
     loop {
@@ -220,8 +217,6 @@ pub(super) fn wait_for(child: &mut Child, deadline: Instant, signals: &Signals) 
     }
 }
 
-/// # Errors
-/// When a signal has arrived that asks this process to end.
 pub(super) fn check(signals: &Signals) -> Result<(), Interrupted> {
     signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
 }

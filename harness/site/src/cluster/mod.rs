@@ -249,8 +249,6 @@ pub(super) fn slurm_obstacle(user_namespace: bool) -> Option<String> {
     }
 }
 
-/// # Errors
-/// [`Refused`], if `nft` is missing: packets are dropped by it.
 pub(super) fn packet_filter() -> Result<(), Refused> {
     match missing(&[("nft", "nftables")]).as_slice() {
         [] => Ok(()),
@@ -264,9 +262,6 @@ pub(super) fn install(packages: &[&str]) -> String {
 }
 
 /// Whether the cluster must be in a user namespace: root needs none, unless it is a container's.
-///
-/// # Errors
-/// [`Refused`], with what is missing and what to do.
 pub(super) fn needs_user_namespace() -> Result<bool, Refused> {
     let packages = missing(&NEEDED);
     if !packages.is_empty() {

@@ -80,9 +80,6 @@ pub(super) fn plug_in(cluster: &Cluster, node: Node, init: i32) -> anyhow::Resul
 }
 
 /// Drops all packets between two machines.
-///
-/// # Errors
-/// [`Refused`](crate::exit::Refused) without `nft`; its words.
 pub(super) fn cut(cluster: &Cluster, ends: [Machine; 2]) -> anyhow::Result<()> {
     let [one, other] = ends;
     for (here, there) in [(one, other), (other, one)] {

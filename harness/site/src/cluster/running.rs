@@ -55,9 +55,6 @@ impl fmt::Display for NodeState {
 
 impl Cluster {
     /// The running cluster of this name.
-    ///
-    /// # Errors
-    /// [`Refused`], if there is none, with what to do.
     pub(super) fn open(name: &ClusterName) -> anyhow::Result<Self> {
         let folder = Folder::of(name);
         if !folder.exists() {
@@ -112,8 +109,6 @@ impl Cluster {
         self.spec.nodes().filter(|node| self.init_of(*node).is_some())
     }
 
-    /// # Errors
-    /// [`Refused`], if the cluster has no such machine.
     pub(super) fn check(&self, machine: Machine) -> anyhow::Result<()> {
         match machine {
             Machine::Node(node) if node.0 > self.spec.nodes => {
@@ -124,18 +119,12 @@ impl Cluster {
     }
 
     /// The root folder of a machine, seen from here.
-    ///
-    /// # Errors
-    /// [`Refused`], if the node is lost or unknown.
     pub(super) fn root(&self, machine: Machine) -> anyhow::Result<PathBuf> {
         let Machine::Node(node) = machine else { return Ok(format!("{PROC}/{}/root", self.holder.pid).into()) };
         Ok(self.proc().join(self.living_init(node)?.pid.to_string()).join("root"))
     }
 
     /// A command that runs `program` on the machine. Its words and its environment are added as to any other.
-    ///
-    /// # Errors
-    /// [`Refused`], if the node is lost or unknown.
     pub(super) fn command(&self, machine: Machine, program: impl AsRef<OsStr>) -> anyhow::Result<Command> {
         Ok(self.prepared(self.entry(machine, None)?, program))
     }
@@ -180,9 +169,6 @@ impl Cluster {
     }
 
     /// Runs a program on the machine to its end. Returns what it printed.
-    ///
-    /// # Errors
-    /// When it fails, with its own words; as [`Cluster::command`].
     pub(super) fn run(&self, machine: Machine, words: &[&str]) -> anyhow::Result<String> {
         self.feed(machine, words, "")
     }

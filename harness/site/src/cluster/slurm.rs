@@ -35,9 +35,6 @@ const PORT: u16 = 6818;
 /// The kernel's device behind the files that stand for GPUs: `null`.
 const NULL: [&str; 3] = ["c", "1", "3"];
 
-/// # Errors
-/// [`Refused`], if the folder's path would be something else in Slurm's configuration, which splits lists at blanks and has signs of
-/// its own.
 pub(super) fn can_name(folder: &Folder) -> Result<(), Refused> {
     let path = folder.path().to_string_lossy();
     let Some(sign) = path.chars().find(|sign| !sign.is_alphanumeric() && !"/._-+@~:=".contains(*sign)) else {
@@ -142,9 +139,6 @@ fn make_gpu(path: &Path) -> anyhow::Result<()> {
 }
 
 /// Starts munged, which serves all machines, and the controller.
-///
-/// # Errors
-/// When one does not start, with its last words.
 pub(super) fn start_controller(cluster: &Cluster, signals: &Signals) -> anyhow::Result<()> {
     let folder = &cluster.folder;
     let option = |name: &str, path: PathBuf| format!("--{name}={}", path.display());
@@ -161,9 +155,6 @@ pub(super) fn start_controller(cluster: &Cluster, signals: &Signals) -> anyhow::
 }
 
 /// Starts slurmd on a node.
-///
-/// # Errors
-/// When it does not start, with its last words.
 pub(super) fn start_node(cluster: &Cluster, node: Node, signals: &Signals) -> anyhow::Result<()> {
     let name = format!("slurmd.{node}");
     // Left from before the node was lost.
@@ -205,9 +196,6 @@ fn start(
 }
 
 /// Waits until all of these nodes take jobs.
-///
-/// # Errors
-/// At the deadline, or when a daemon has ended: names the nodes that are missing and shows the daemons' last words.
 pub(super) fn wait(cluster: &Cluster, nodes: &[Node], signals: &Signals) -> anyhow::Result<()> {
     let begin = Instant::now();
     loop {

@@ -1,7 +1,8 @@
-//! Rules on NVIDIA GPUs and how they are connected, on libtorch and on containers.
+//! Rules on GPUs and how they are connected, on libtorch and on containers.
 
 use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
+use lockstep_launch::config::GpuVendor;
 
 use super::examples;
 use super::facts::{Gpus, Node};
@@ -15,7 +16,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         name: "gpu-driver-fails",
         level: Error,
         why: "there are GPUs, but the driver does not answer: CUDA does not start, or hangs",
-        source: "the device files /dev/nvidia0 … and `nvidia-smi`",
+        source: "the device files /dev/nvidia0 … and `nvidia-smi`; of AMD's, /dev/kfd and `rocm-smi` or `amd-smi`",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
             job.nodes[1].gpus.trouble = Some("nvidia-smi has not ended within 6 s".into());
@@ -23,16 +24,18 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         find: |job| {
             each(job, |node| {
                 let why = node.gpus.trouble.as_ref()?;
-                let fix = if node.container.is_some() {
-                    "start the container with its GPUs: apptainer exec --nv, docker run --gpus all"
-                } else {
-                    "`nvidia-smi` and `dmesg | grep -i nvrm`; a card that fell off the bus needs a restart of the node"
+                let (program, log) = match node.gpus.vendor {
+                    GpuVendor::Nvidia => ("nvidia-smi", "nvrm"),
+                    GpuVendor::Amd => ("rocm-smi", "amdgpu"),
                 };
-                Some([
-                    format!("GPUs are here ({}), but nvidia-smi fails", node.gpus.present),
-                    why.clone(),
-                    fix.to_owned(),
-                ])
+                let fix = if node.container.is_some() {
+                    format!("start the container with its GPUs: {}", given_to_container(node.gpus.vendor))
+                } else {
+                    format!(
+                        "`{program}` and `dmesg | grep -i {log}`; a card that fell off the bus needs a restart of the node"
+                    )
+                };
+                Some([format!("GPUs are here ({}), but {program} fails", node.gpus.present), why.clone(), fix])
             })
         },
         ..RULE
@@ -40,18 +43,19 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
     Rule {
         name: "gpu-absent",
         level: Error,
-        why: "the job was given GPUs that do not exist here; in a container, usually because --nv is missing",
-        source: "CUDA_VISIBLE_DEVICES, and the device files /dev/nvidia0 …",
+        why: "the job was given GPUs that do not exist here; in a container, usually because --nv or --rocm is missing",
+        source: "CUDA_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES, and the device files /dev/nvidia0 … and /dev/kfd",
         wrong: |job| examples::set(job, "CUDA_VISIBLE_DEVICES", "0,1"),
         find: |job| {
             each(job, |node| {
-                let visible = node.variable("CUDA_VISIBLE_DEVICES").filter(|value| !value.starts_with('-'))?;
+                let set = |name| Some((name, node.variable(name).filter(|value| !value.starts_with('-'))?));
+                let (name, visible) = set("ROCR_VISIBLE_DEVICES").or_else(|| set("CUDA_VISIBLE_DEVICES"))?;
+                let vendor = if name.starts_with("ROCR") { GpuVendor::Amd } else { GpuVendor::Nvidia };
                 (node.gpus.present == 0).then(|| {
                     [
-                        format!("CUDA_VISIBLE_DEVICES={visible}, but there is no GPU"),
-                        "neither /dev/nvidia0 nor /proc/driver/nvidia/gpus exists".to_owned(),
-                        "apptainer exec --nv, docker run --gpus all; without a container: unset CUDA_VISIBLE_DEVICES"
-                            .to_owned(),
+                        format!("{name}={visible}, but there is no GPU"),
+                        "none of /dev/nvidia0, /proc/driver/nvidia/gpus and /dev/kfd exists".to_owned(),
+                        format!("{}; without a container: unset {name}", given_to_container(vendor)),
                     ]
                 })
             })
@@ -62,25 +66,109 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         name: "gpu-hidden",
         level: Error,
         why: "programs see no GPU, although the node has some",
-        source: "CUDA_VISIBLE_DEVICES, by CUDA's rules",
+        source: "CUDA_VISIBLE_DEVICES, by CUDA's rules; for AMD's, ROCR_VISIBLE_DEVICES, then HIP_VISIBLE_DEVICES or CUDA's, by HIP's",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
+            examples::set(job, "CUDA_VISIBLE_DEVICES", "");
             job.nodes[1].gpus.visible = 0;
         },
         find: |job| {
             each(job, |node| {
-                let Gpus { present, visible, .. } = node.gpus;
+                let Gpus { present, visible, vendor, .. } = node.gpus;
+                let read: &[&str] = match vendor {
+                    GpuVendor::Nvidia => &["CUDA_VISIBLE_DEVICES"],
+                    GpuVendor::Amd => &["ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"],
+                };
+                let set = read.iter().filter_map(|name| Some((*name, node.variables.get(*name)?)));
+                let (names, shown): (Vec<&str>, Vec<String>) =
+                    set.map(|(name, value)| (name, format!("{name}={value:?}"))).unzip();
+                // A later variable counts what the first has left.
+                let again = if names.len() > 1 {
+                    "; with several, HIP counts from 0 what ROCR_VISIBLE_DEVICES leaves"
+                } else {
+                    ""
+                };
                 (present > 0 && visible == 0).then(|| {
                     [
                         format!("none of {present} GPUs is visible"),
+                        shown.join(", "),
                         format!(
-                            "CUDA_VISIBLE_DEVICES={:?}",
-                            node.variables.get("CUDA_VISIBLE_DEVICES").map_or("", String::as_str)
+                            "unset {}, or ask the scheduler for GPUs: sbatch --gpus-per-node{again}",
+                            names.join(" and ")
                         ),
-                        "unset CUDA_VISIBLE_DEVICES, or ask the scheduler for GPUs: sbatch --gpus-per-node".to_owned(),
                     ]
                 })
             })
+        },
+        ..RULE
+    },
+    Rule {
+        name: "gpu-closed",
+        level: Error,
+        why: "this account may not use AMD's GPUs: HIP says `no ROCm-capable device is detected`",
+        source: "/dev/kfd, opened as HIP opens it",
+        wrong: |job| {
+            examples::amd_gpus(job, &["XGMI"]);
+            job.nodes[1].gpus.closed = Some("Permission denied (os error 13)".into());
+        },
+        find: |job| {
+            each(job, |node| {
+                let why = node.gpus.closed.clone()?;
+                let fix = if node.container.is_some() {
+                    given_to_container(GpuVendor::Amd).to_owned()
+                } else {
+                    "`ls -l /dev/kfd` shows the group, often render: an administrator adds your account to it"
+                        .to_owned()
+                };
+                Some([
+                    format!("{} GPUs of AMD are here, but may not be used", node.gpus.present),
+                    format!("/dev/kfd: {why}"),
+                    fix,
+                ])
+            })
+        },
+        ..RULE
+    },
+    Rule {
+        name: "gpus-not-for-rust",
+        level: Note,
+        why: "the course's programs in Rust use NVIDIA's GPUs or the CPU; on AMD's, programs in Python train, with PyTorch for ROCm",
+        source: "the version of libtorch, and /dev/kfd",
+        wrong: |job| {
+            examples::amd_gpus(job, &["XGMI"]);
+            let found = job.nodes.iter_mut().filter_map(|node| node.libtorch.as_mut());
+            found.for_each(|found| found.version = Some("2.11.0+cu130".into()));
+        },
+        find: |job| {
+            each(job, |node| {
+                let version = node.libtorch.as_ref()?.version.as_ref()?;
+                (node.gpus.vendor == GpuVendor::Amd && !version.contains("+rocm")).then(|| {
+                    [
+                        "the GPUs are AMD's, and this libtorch does not use them".to_owned(),
+                        format!("libtorch {version}"),
+                        "for the GPUs: a Python with PyTorch for ROCm, and the tasks and programs in Python".to_owned(),
+                    ]
+                })
+            })
+        },
+        ..RULE
+    },
+    Rule {
+        name: "rocm-differs",
+        level: Warning,
+        why: "nodes with different releases of ROCm may have RCCLs that do not understand each other",
+        source: ".info/version in ROCM_PATH or /opt/rocm on each node",
+        wrong: |job| {
+            examples::amd_gpus(job, &["XGMI"]);
+            job.nodes[1].gpus.runtime = Some("6.4.0".into());
+        },
+        find: |job| {
+            unequal(
+                job,
+                "the nodes have different releases of ROCm",
+                "one container image for all nodes, or module load rocm/VERSION in the job's script",
+                |node| node.gpus.runtime.clone(),
+            )
         },
         ..RULE
     },
@@ -95,7 +183,8 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         },
         find: |job| {
             each(job, |node| {
-                let (driver, version) = (node.gpus.driver.as_ref()?, node.libtorch.as_ref()?.version.as_ref()?);
+                let driver = node.gpus.driver.as_ref().filter(|_| node.gpus.vendor == GpuVendor::Nvidia)?;
+                let version = node.libtorch.as_ref()?.version.as_ref()?;
                 let (_, least) = DRIVERS.iter().find(|(cuda, _)| version.contains(cuda))?;
                 let major = driver.split('.').next()?.parse::<u32>().ok()?;
                 (major < *least).then(|| {
@@ -114,7 +203,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         name: "gpu-driver-differs",
         level: Warning,
         why: "nodes with different drivers may choose different algorithms, or fail at a feature that one lacks",
-        source: "`nvidia-smi` on each node",
+        source: "`nvidia-smi`, `rocm-smi` or `amd-smi` on each node",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
             job.nodes[1].gpus.driver = Some("590.1".into());
@@ -122,7 +211,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         find: |job| {
             unequal(
                 job,
-                "the nodes have different NVIDIA drivers",
+                "the nodes have different drivers of GPUs",
                 "choose nodes of one kind: sbatch --constraint, or another partition",
                 |node| node.gpus.driver.clone(),
             )
@@ -133,7 +222,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         name: "gpu-differs",
         level: Warning,
         why: "all ranks wait for the slowest card, and the smallest memory limits the batch",
-        source: "`nvidia-smi` on each node",
+        source: "`nvidia-smi`, `rocm-smi` or `amd-smi` on each node",
         wrong: |job| {
             examples::gpus(job, &["NV18"]);
             job.nodes[1].gpus.cards.truncate(1);
@@ -178,16 +267,22 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         name: "nvlink-partial",
         level: Warning,
         why: "a ring over all GPUs is as slow as its slowest link",
-        source: "`nvidia-smi topo -m`: some pairs have NVLink, others do not",
+        source: "`nvidia-smi topo -m`: some pairs have NVLink, others do not; `rocm-smi --showtopotype`: some have xGMI",
         wrong: |job| examples::gpus(job, &["NV12", "SYS"]),
         find: |job| {
             each(job, |node| {
-                let slow = paths(node, |tier| !tier.starts_with("NV"));
-                (!slow.is_empty() && slow.len() < node.gpus.paths.len()).then(|| [
-                "not all GPUs are connected by NVLink".to_owned(),
-                shortened(&slow),
-                "`nvidia-smi nvlink --status` shows a broken link; otherwise use the GPUs of one group: CUDA_VISIBLE_DEVICES".to_owned(),
-            ])
+                let slow = paths(node, |tier| !is_direct(tier));
+                let (shows, hides) = match node.gpus.vendor {
+                    GpuVendor::Nvidia => ("nvidia-smi nvlink --status", "CUDA_VISIBLE_DEVICES"),
+                    GpuVendor::Amd => ("rocm-smi --showtopo", "ROCR_VISIBLE_DEVICES"),
+                };
+                (!slow.is_empty() && slow.len() < node.gpus.paths.len()).then(|| {
+                    [
+                        format!("not all GPUs are connected by {}", link(node.gpus.vendor)),
+                        shortened(&slow),
+                        format!("`{shows}` shows a broken link; otherwise use the GPUs of one group: {hides}"),
+                    ]
+                })
             })
         },
         ..RULE
@@ -201,7 +296,7 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         find: |job| {
             each(job, |node| {
                 let far = paths(node, is_far);
-                let none = node.gpus.paths.iter().all(|path| !path.tier.starts_with("NV"));
+                let none = node.gpus.paths.iter().all(|path| !is_direct(&path.tier));
                 (none && !far.is_empty()).then(|| [
                 "GPUs reach each other only across the host".to_owned(),
                 shortened(&far),
@@ -231,6 +326,27 @@ pub(super) const GPUS: &[Rule<Nodes>] = &[
         ..RULE
     },
 ];
+
+/// How a container gets the GPUs.
+fn given_to_container(vendor: GpuVendor) -> &'static str {
+    match vendor {
+        GpuVendor::Nvidia => "apptainer exec --nv, docker run --gpus all",
+        GpuVendor::Amd => "apptainer exec --rocm, docker run --device /dev/kfd --device /dev/dri",
+    }
+}
+
+/// What connects GPUs without the processor.
+pub(super) fn link(vendor: GpuVendor) -> &'static str {
+    match vendor {
+        GpuVendor::Nvidia => "NVLink",
+        GpuVendor::Amd => "xGMI",
+    }
+}
+
+/// The way is such a link.
+pub(super) fn is_direct(tier: &str) -> bool {
+    tier.starts_with("NV") || tier == "XGMI"
+}
 
 /// How many pairs have each tier.
 fn tiers(node: &Node) -> Option<String> {

@@ -1,5 +1,7 @@
 //! A healthy job of nodes with Ethernet and nothing else, and what its faults are made with: the examples of the rules, and of tests.
 
+use lockstep_launch::config::GpuVendor;
+
 use super::facts::{
     Adapter, AdapterPort, Card, ConnectionAttempt, Cpu, Folder, GpuPath, Interface, JobFacts, Libtorch, Limits, Link,
     Memory, Missing, Names, Node, Outcome, Ports, Program, Resolved, Silent, Space, User,
@@ -135,6 +137,18 @@ pub(super) fn gpus(job: &mut JobFacts, tiers: &[&str]) {
         node.gpus.cards = vec![Card { name: "H100".into(), memory: 81_559, divided: false }; 2];
         let path = |(at, tier): (usize, &&str)| GpuPath { between: (0, at + 1), tier: (*tier).into() };
         node.gpus.paths = tiers.iter().enumerate().map(path).collect();
+    }
+}
+
+/// Two of AMD's GPUs on each node.
+pub(super) fn amd_gpus(job: &mut JobFacts, tiers: &[&str]) {
+    gpus(job, tiers);
+    for node in &mut job.nodes {
+        node.gpus.vendor = GpuVendor::Amd;
+        node.gpus.driver = Some("6.7.0".into());
+        node.gpus.runtime = Some("6.2.4".into());
+        node.gpus.cards.iter_mut().for_each(|card| card.name = "AMD Instinct MI250X".into());
+        node.libtorch.iter_mut().for_each(|found| found.version = Some("2.11.0+rocm6.4".into()));
     }
 }
 

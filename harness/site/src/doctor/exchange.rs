@@ -76,9 +76,6 @@ struct Results {
 
 /// Examines a job from this node. Returns the facts of all nodes on the first node; on the others nothing, unless the
 /// first could not be reached.
-///
-/// # Errors
-/// The system's, where this node cannot take part: no port is free, or the first node cannot open the meeting's.
 pub(super) async fn examine(meeting: &Meeting, settings: &DoctorSettings) -> anyhow::Result<Option<JobFacts>> {
     let begun = Instant::now();
     let name = meeting.names.get(meeting.index).map(String::as_str);

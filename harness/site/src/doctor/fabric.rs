@@ -2,6 +2,7 @@
 
 use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
+use lockstep_launch::config::GpuVendor;
 
 use super::examples;
 use super::facts::{Adapter, AdapterPort, Node};
@@ -233,8 +234,8 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
     Rule {
         name: "ofi-plugin-missing",
         level: Error,
-        why: "NCCL knows EFA and Slingshot only through the OFI plugin; without it, it uses TCP",
-        source: "libnccl-net*.so in LD_LIBRARY_PATH and in the folders where packages install it",
+        why: "NCCL and RCCL know EFA and Slingshot only through the OFI plugin; without it, they use TCP",
+        source: "libnccl-net*.so and librccl-net*.so in LD_LIBRARY_PATH and in the folders where packages install them",
         wrong: |job| {
             examples::efa(job);
             examples::gpus(job, &["NV18"]);
@@ -242,12 +243,15 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
         find: |job| {
             each(job, |node| {
                 let needs = node.uses_nccl() && (node.fabric.efa || node.fabric.cxi) && node.fabric.plugins.is_empty();
+                let (library, plugin, folder) = match node.gpus.vendor {
+                    GpuVendor::Nvidia => ("libnccl-net.so", "aws-ofi-nccl", "/opt/amazon/ofi-nccl/lib"),
+                    GpuVendor::Amd => ("librccl-net.so", "aws-ofi-rccl", "/opt/aws-ofi-rccl"),
+                };
                 needs.then(|| {
                     [
-                        "there is EFA or Slingshot, but no libnccl-net.so".to_owned(),
-                        "not found in LD_LIBRARY_PATH, /opt/amazon/ofi-nccl, /usr/lib and others".to_owned(),
-                        "module load aws-ofi-nccl, or export LD_LIBRARY_PATH=/opt/amazon/ofi-nccl/lib:$LD_LIBRARY_PATH"
-                            .to_owned(),
+                        format!("there is EFA or Slingshot, but no {library}"),
+                        format!("not found in LD_LIBRARY_PATH, {folder}, /usr/lib and others"),
+                        format!("module load {plugin}, or export LD_LIBRARY_PATH={folder}:$LD_LIBRARY_PATH"),
                     ]
                 })
             })
@@ -258,14 +262,17 @@ pub(super) const FABRIC: &[Rule<Nodes>] = &[
         name: "net-plugin-unknown",
         level: Error,
         why: "NCCL cannot load the plugin that the variable names, and uses TCP or fails",
-        source: "NCCL_NET_PLUGIN, and libnccl-net*.so in LD_LIBRARY_PATH and in the folders where packages install it",
+        source: "NCCL_NET_PLUGIN, and libnccl-net*.so and librccl-net*.so in LD_LIBRARY_PATH and in the folders where packages install them",
         wrong: |job| examples::set_all(job, "NCCL_NET_PLUGIN", "ofi"),
         find: |job| {
             each(job, |node| {
                 let wanted = node.variable("NCCL_NET_PLUGIN").filter(|value| *value != "none")?;
                 let file = if wanted.ends_with(".so") { wanted.to_owned() } else { format!("libnccl-net-{wanted}.so") };
                 let there = std::path::Path::new(&file).is_absolute()
-                    || node.fabric.plugins.iter().any(|path| path.to_string_lossy().contains(&file));
+                    || node.fabric.plugins.iter().any(|path| {
+                        let path = path.to_string_lossy().replace("librccl-net", "libnccl-net");
+                        path.contains(&file.replace("librccl-net", "libnccl-net"))
+                    });
                 (!there).then(|| {
                     [
                         format!("NCCL_NET_PLUGIN={wanted}, but there is no {file}"),

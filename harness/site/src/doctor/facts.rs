@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use lockstep_launch::config::GpuVendor;
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -153,15 +154,23 @@ pub(super) struct Names {
 pub(super) struct Gpus {
     /// Those of this machine, or container.
     pub(super) present: usize,
-    /// Those that `CUDA_VISIBLE_DEVICES` leaves visible.
+    /// Those that `CUDA_VISIBLE_DEVICES`, or AMD's variables, leave visible.
     pub(super) visible: usize,
-    /// As `nvidia-smi` prints it.
+    #[serde(default)]
+    pub(super) vendor: GpuVendor,
+    /// As `nvidia-smi`, `rocm-smi` or `amd-smi` prints it.
     pub(super) driver: Option<String>,
     pub(super) cards: Vec<Card>,
-    /// How they are joined, as `nvidia-smi topo -m` prints it: one entry for each pair.
+    /// How they are joined, as `nvidia-smi topo -m` or AMD's programs print it: one entry for each pair.
     pub(super) paths: Vec<GpuPath>,
-    /// Why `nvidia-smi` could not be asked.
+    /// Why the vendor's program failed.
     pub(super) trouble: Option<String>,
+    /// Why `/dev/kfd`, which HIP opens to use AMD's GPUs, cannot be opened.
+    #[serde(default)]
+    pub(super) closed: Option<String>,
+    /// The version of ROCm, as its folder has it.
+    #[serde(default)]
+    pub(super) runtime: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -173,7 +182,7 @@ pub(super) struct Card {
     pub(super) divided: bool,
 }
 
-/// The way between two GPUs: `NV18`, `PIX`, `PXB`, `PHB`, `NODE` or `SYS`.
+/// The way between two GPUs: `NV18`, `PIX`, `PXB`, `PHB`, `NODE` or `SYS`; of AMD's `XGMI` or `PCIE`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct GpuPath {
     pub(super) between: (usize, usize),
@@ -188,7 +197,7 @@ pub(super) struct Fabric {
     pub(super) efa: bool,
     /// HPE's Slingshot.
     pub(super) cxi: bool,
-    /// NCCL's network plugins that were found.
+    /// NCCL's and RCCL's network plugins that were found.
     pub(super) plugins: Vec<PathBuf>,
 }
 

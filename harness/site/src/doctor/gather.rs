@@ -1,5 +1,5 @@
 //! Collects the facts of this machine, each part from its own place: `/proc` and `/sys` ([`gather_hardware`](super::gather_hardware)),
-//! system calls, files, and two programs (`nvidia-smi`, `getent`) that get a few seconds each.
+//! system calls, files, and two programs (`nvidia-smi` or `rocm-smi`, and `getent`) that get a few seconds each.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::facts::{Folder, Interface, Names, Node, Resolved, Space};
-use super::gather_hardware;
+use super::{gather_gpus, gather_hardware};
 
 /// The beginnings and whole names of the variables that training reads.
-const VARIABLES: [&str; 17] = [
+const VARIABLES: [&str; 20] = [
     "NCCL_",
     "GLOO_",
     "FI_",
@@ -28,6 +28,9 @@ const VARIABLES: [&str; 17] = [
     "TORCHELASTIC_RUN_ID",
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "ROCM_PATH",
     "CUDA_LAUNCH_BLOCKING",
     "MASTER_ADDR",
     "MASTER_PORT",
@@ -45,15 +48,14 @@ const VARIABLES: [&str; 17] = [
 pub(crate) async fn node(name: Option<&str>, folder: &Path, patience: Duration) -> Node {
     let (host, architecture) = gather_hardware::names();
     let variables = variables(std::env::vars_os().map(|(name, value)| (name.to_string_lossy().into_owned(), value)));
-    let visible = variables.get("CUDA_VISIBLE_DEVICES").cloned();
     let mut unseen = Vec::new();
     let interfaces = interfaces().unwrap_or_else(|error| {
         unseen.push(format!("network interfaces: {error}"));
         Vec::new()
     });
     let master = variables.get("MASTER_ADDR").cloned();
-    let (gpus, own, localhost, master, reverse) = tokio::join!(
-        gather_hardware::gpus(visible.as_deref(), patience),
+    let ((gpus, unasked), own, localhost, master, reverse) = tokio::join!(
+        gather_gpus::gpus(&variables, patience),
         resolve(&host, patience),
         resolve("localhost", patience),
         async {
@@ -69,6 +71,7 @@ pub(crate) async fn node(name: Option<&str>, folder: &Path, patience: Duration) 
         unseen.push(format!("names of addresses: {why}"));
         BTreeMap::new()
     });
+    unseen.extend(unasked);
     let (shm, temporary, folder) = stored(folder, 3 * patience).await;
     Node {
         name: name.unwrap_or(&host).to_owned(),
@@ -161,9 +164,6 @@ pub(super) async fn resolve(name: &str, patience: Duration) -> Resolved {
 }
 
 /// The names of this machine's addresses of IPv4. Addresses without a name are left out.
-///
-/// # Errors
-/// A message where nothing can be asked.
 pub(super) async fn reverse(interfaces: &[Interface], patience: Duration) -> Result<BTreeMap<IpAddr, String>, String> {
     let outer = interfaces.iter().filter(|interface| interface.up && !interface.loopback);
     let addresses = outer.flat_map(|interface| &interface.addresses).filter(|address| address.is_ipv4());
@@ -190,9 +190,6 @@ pub(crate) async fn in_time<T: Send + 'static>(
 }
 
 /// What a program printed.
-///
-/// # Errors
-/// A message, if it is not there, fails, or does not end in time.
 pub(super) async fn output(program: &str, arguments: &[&str], patience: Duration) -> Result<String, String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).kill_on_drop(true).env("LC_ALL", "C");

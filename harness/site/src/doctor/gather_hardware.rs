@@ -1,20 +1,18 @@
-//! Collects facts of processors, memory, GPUs, network adapters and installed software, mostly from `/proc` and `/sys`.
+//! Collects facts of processors, memory, network adapters and installed software, mostly from `/proc` and `/sys`.
 
 use std::collections::BTreeMap;
 use std::env::consts::ARCH;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
-use lockstep_launch::config::HostInfo;
 use lockstep_process::{ControlGroup, find_program, pids_limit, processor_of};
 use rustix::process::{Resource, getrlimit};
 use rustix::thread::sched_getaffinity;
 
-use super::facts::{Adapter, AdapterPort, Card, Cpu, Fabric, GpuPath, Gpus, Libtorch, Limits, Memory, Program};
-use super::gather::{entries, line, name_of, output};
+use super::facts::{Adapter, AdapterPort, Cpu, Fabric, Libtorch, Limits, Memory, Program};
+use super::gather::{entries, line, name_of};
 
 /// Version 1 shows "no limit" as a number of pages near 2^63.
 const UNLIMITED: u64 = 1 << 60;
@@ -89,80 +87,15 @@ fn count(ranges: &str) -> usize {
     ranges.split(',').filter_map(size).sum()
 }
 
-// ---- NVIDIA GPUs: what `nvidia-smi` prints
-
-/// One line for each card: name, driver, memory in MiB, MIG.
-const QUERY: [&str; 2] =
-    ["--query-gpu=name,driver_version,memory.total,mig.mode.current", "--format=csv,noheader,nounits"];
-
-/// The GPUs of this machine. `visible` is the value of `CUDA_VISIBLE_DEVICES`.
-pub(super) async fn gpus(visible: Option<&str>, patience: Duration) -> Gpus {
-    let env = |name: &str| Some(name).filter(|name| *name == "CUDA_VISIBLE_DEVICES").and(visible).map(OsString::from);
-    let counted = HostInfo::here(&env).gpus;
-    let present = counted.hidden_by.unwrap_or(counted.count);
-    let mut gpus = Gpus { present, visible: counted.count, ..Gpus::default() };
-    if present == 0 {
-        return gpus;
-    }
-    match output("nvidia-smi", &QUERY, patience).await {
-        Ok(text) => (gpus.driver, gpus.cards) = cards(&text),
-        Err(why) => gpus.trouble = Some(why),
-    }
-    if let Ok(text) = output("nvidia-smi", &["topo", "-m"], patience).await {
-        gpus.paths = paths(&text);
-    }
-    gpus
-}
-
-/// Reads the answer to [`QUERY`].
-fn cards(text: &str) -> (Option<String>, Vec<Card>) {
-    let rows: Vec<Vec<&str>> = text.lines().map(|line| line.split(',').map(str::trim).collect()).collect();
-    let driver = rows.first().and_then(|row| row.get(1)).map(|driver| (*driver).to_owned());
-    let card = |row: &Vec<&str>| {
-        let [name, _, memory, mig] = row.as_slice() else { return None };
-        Some(Card { name: (*name).to_owned(), memory: memory.parse().ok()?, divided: *mig == "Enabled" })
-    };
-    (driver, rows.iter().filter_map(card).collect())
-}
-
-/// Reads `nvidia-smi topo -m`: a row for each GPU, whose cells say how it reaches the device of each column. Columns of network cards and
-/// of processors follow those of the GPUs.
-fn paths(text: &str) -> Vec<GpuPath> {
-    // On terminals the first line is underlined.
-    let plain = |line: &str| {
-        let parts = line.split('\x1b').enumerate();
-        let text = |(at, part): (usize, &str)| match at {
-            0 => part.to_owned(),
-            _ => part.split_once('m').map_or_else(String::new, |(_, rest)| rest.to_owned()),
-        };
-        parts.map(text).collect::<String>()
-    };
-    let number = |word: &str| word.strip_prefix("GPU")?.parse::<usize>().ok();
-    let lines: Vec<String> = text.lines().map(plain).collect();
-    let Some(header) = lines.iter().find(|line| line.split_whitespace().next() == Some("GPU0")) else {
-        return Vec::new();
-    };
-    let columns: Vec<usize> = header.split_whitespace().map_while(number).collect();
-    let mut found = Vec::new();
-    for line in lines.iter().skip_while(|line| *line != header).skip(1) {
-        let mut words = line.split_whitespace();
-        let Some(row) = words.next().and_then(number) else { break };
-        for (column, tier) in columns.iter().zip(words) {
-            if row < *column {
-                found.push(GpuPath { between: (row, *column), tier: tier.to_owned() });
-            }
-        }
-    }
-    found
-}
-
 // ---- adapters and plugins
 
-/// Where packages and container images install NCCL's network plugins, besides `LD_LIBRARY_PATH`; `{arch}` is this architecture.
-const PLUGINS: [&str; 6] = [
+/// Where packages and container images install NCCL's network plugins and RCCL's, besides `LD_LIBRARY_PATH`; `{arch}` is this architecture.
+const PLUGINS: [&str; 8] = [
     "opt/amazon/ofi-nccl/lib",
     "opt/amazon/ofi-nccl/lib/{arch}-linux-gnu",
     "opt/aws-ofi-nccl/lib",
+    "opt/aws-ofi-rccl",
+    "opt/aws-ofi-rccl/lib",
     "usr/lib/{arch}-linux-gnu",
     "usr/lib64",
     "usr/local/lib",
@@ -183,9 +116,9 @@ pub(super) fn fabric(root: &Path, library_path: Option<&str>) -> Fabric {
     }
 }
 
-/// NCCL loads `libnccl-net.so`, or `libnccl-net-NAME.so` for `NCCL_NET_PLUGIN=NAME`.
+/// NCCL loads `libnccl-net.so`, or `libnccl-net-NAME.so` for `NCCL_NET_PLUGIN=NAME`; RCCL does, too, and newer ones load `librccl-net`.
 fn is_plugin(name: &str) -> bool {
-    name.starts_with("libnccl-net") && name.contains(".so")
+    (name.starts_with("libnccl-net") || name.starts_with("librccl-net")) && name.contains(".so")
 }
 
 fn adapter(path: &Path) -> Adapter {
@@ -356,41 +289,6 @@ mod tests {
         assert_eq!(["0-3,5", "0", "", "x", "3-1"].map(count), [5, 1, 0, 0, 0]);
     }
 
-    /// Four H100 on two sockets, of which two pairs have NVLink, with two network cards (the form of driver 550).
-    const FOUR: &str = "\t\x1b[4mGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\x1b[0m\n\
-        GPU0\t X \tNV12\tSYS\tSYS\tPIX\tSYS\t0-31,64-95\t0\t\tN/A\n\
-        GPU1\tNV12\t X \tSYS\tSYS\tNODE\tSYS\t0-31,64-95\t0\t\tN/A\n\
-        GPU2\tSYS\tSYS\t X \tNV12\tSYS\tPIX\t32-63,96-127\t1\t\tN/A\n\
-        GPU3\tSYS\tSYS\tNV12\t X \tSYS\tNODE\t32-63,96-127\t1\t\tN/A\n\
-        NIC0\tPIX\tNODE\tSYS\tSYS\t X \tSYS\n\
-        NIC1\tSYS\tSYS\tPIX\tNODE\tSYS\t X \n\n\
-        Legend:\n\n  X    = Self\n  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes\n";
-    const ONE: &str = "\tGPU0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID\nGPU0\t X \t0-15\t0\t\tN/A\n";
-
-    #[test]
-    fn reads_how_gpus_are_joined() {
-        let tiers: Vec<_> = paths(FOUR).iter().map(|path| format!("{:?} {}", path.between, path.tier)).collect();
-        assert_eq!(tiers, ["(0, 1) NV12", "(0, 2) SYS", "(0, 3) SYS", "(1, 2) SYS", "(1, 3) SYS", "(2, 3) NV12"]);
-        assert!(paths(ONE).is_empty() && paths("").is_empty() && paths("No devices were found").is_empty());
-        for (end, _) in FOUR.char_indices() {
-            paths(&FOUR[..end]);
-        }
-    }
-
-    #[test]
-    fn reads_cards_and_the_driver() {
-        let text =
-            "NVIDIA H100 80GB HBM3, 580.65.06, 81559, Disabled\nNVIDIA H100 80GB HBM3, 580.65.06, 81559, Enabled";
-        let (driver, found) = cards(text);
-        assert_eq!(driver.as_deref(), Some("580.65.06"));
-        assert_eq!(
-            found.iter().map(|card| (card.memory, card.divided)).collect::<Vec<_>>(),
-            [(81559, false), (81559, true)]
-        );
-        assert_eq!(cards("").1, []);
-        assert_eq!(cards("GeForce, 1, [N/A], [N/A]").1, []);
-    }
-
     #[test]
     fn reads_ports_gids_and_plugins() {
         let port = "sys/class/infiniband/mlx5_0/ports/1";
@@ -401,13 +299,14 @@ mod tests {
             (format!("{port}/gids/1"), "0000:0000:0000:0000:0000:0000:0000:0000\n"),
             (format!("{port}/gids/3"), "0000:0000:0000:0000:0000:ffff:0a00:0001\n"),
             ("opt/aws-ofi-nccl/lib/libnccl-net.so".into(), ""),
+            ("opt/aws-ofi-rccl/librccl-net.so".into(), ""),
             (format!("usr/lib/{ARCH}-linux-gnu/libnccl-net-ofi.so"), ""),
             ("usr/lib/m68k-linux-gnu/libnccl-net.so".into(), ""),
             ("usr/lib64/libnccl.so.2".into(), ""),
         ];
         let dir = root(&files.each_ref().map(|(path, text)| (path.as_str(), *text)));
         let found = fabric(dir.path(), None);
-        assert_eq!((found.efa, found.cxi, found.plugins.len()), (false, false, 2));
+        assert_eq!((found.efa, found.cxi, found.plugins.len()), (false, false, 3));
         let port = &found.adapters[0].ports[0];
         assert_eq!((port.number, port.state.as_str(), port.link_layer.as_str()), (1, "ACTIVE", "Ethernet"));
         let mut gids = port.gids.clone();

@@ -45,9 +45,6 @@ pub(super) enum Participation {
 
 impl Meeting {
     /// The meeting of the job in which this process was started.
-    ///
-    /// # Errors
-    /// [`Refused`] without a job, where doctor does not run once on each node, or where the first node is not known.
     pub(super) fn find(hostfile: Option<&Path>, endpoint: Option<&str>) -> Result<Participation, Refused> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         if let Some(part) = launched(&variable).filter(|_| hostfile.is_none()) {

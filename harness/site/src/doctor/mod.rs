@@ -1,6 +1,6 @@
 //! `lockstep doctor`: what keeps training from starting, on this machine or on the nodes of a job, and how to fix it.
 //!
-//! - [`facts`]: what is known of a node, as data; [`gather`] and [`gather_hardware`] collect it.
+//! - [`facts`]: what is known of a node, as data; [`gather`], [`gather_hardware`] and [`gather_gpus`] collect it.
 //! - [`meeting`]: how the nodes of a job find each other; [`exchange`]: how they exchange facts and try to reach each other ([`probe`]).
 //! - [`rules`]: the faults, each a pure function of the facts, in a file for each subject: [`devices`] (GPUs), [`fabric`] (RDMA), [`names`] (hosts and
 //!   addresses), [`network`] (interfaces), [`nodes`] (the job as a whole) and [`resources`] (folders, memory, limits). [`examples`] has a
@@ -13,6 +13,7 @@ mod exchange;
 mod fabric;
 mod facts;
 mod gather;
+mod gather_gpus;
 mod gather_hardware;
 mod meeting;
 mod names;
@@ -114,7 +115,8 @@ impl DoctorOptions {
 
     fn settings(&self) -> anyhow::Result<DoctorSettings> {
         let here = std::env::current_dir().context("cannot find the current folder")?;
-        let mut ports = vec![PORTS[0], master_port().unwrap_or(PORTS[1])];
+        let port = std::env::var("MASTER_PORT").ok().and_then(|port| port.parse().ok()).filter(|port| *port > 0);
+        let mut ports = vec![PORTS[0], port.unwrap_or(PORTS[1])];
         ports.extend(&self.ports);
         ports.sort_unstable();
         ports.dedup();
@@ -147,10 +149,6 @@ async fn asked_to_end() -> std::io::Result<Interrupted> {
     Ok(Interrupted { signal: kind.as_raw_value() })
 }
 
-fn master_port() -> Option<u16> {
-    std::env::var("MASTER_PORT").ok()?.parse().ok().filter(|port| *port > 0)
-}
-
 /// The book's page on what doctor finds, without its title.
 pub fn page() -> String {
     let intro = format!(
@@ -174,9 +172,6 @@ pub fn page() -> String {
 const GAPS: usize = 4;
 
 /// Prints the report.
-///
-/// # Errors
-/// The system's, if JSON cannot be written.
 fn show(job: &JobFacts, findings: &[Reported<AtNodes>], json: bool) -> anyhow::Result<()> {
     if json {
         let whole = serde_json::json!({ "findings": findings, "job": job });
@@ -229,7 +224,8 @@ fn nodes(job: &JobFacts, look: TextStyle) -> String {
 }
 
 fn gpus(node: &Node) -> String {
-    let ways = if node.gpus.paths.iter().any(|path| path.tier.starts_with("NV")) { ", NVLink" } else { "" };
+    let direct = node.gpus.paths.iter().any(|path| devices::is_direct(&path.tier));
+    let ways = if direct { format!(", {}", devices::link(node.gpus.vendor)) } else { String::new() };
     match (node.gpus.present, node.gpus.cards.first()) {
         (0, _) => "none".into(),
         (count, None) => count.to_string(),

@@ -181,8 +181,10 @@ fn clocks(job: &JobFacts) -> Vec<NodeFinding> {
 // ---- variables
 
 /// Variables that may differ between nodes.
-const OWN: [&str; 7] = [
+const OWN: [&str; 9] = [
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
     "RANK",
     "TORCHELASTIC_RUN_ID",
     "LD_LIBRARY_PATH",

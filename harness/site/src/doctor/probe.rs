@@ -31,9 +31,6 @@ pub(super) struct Listeners {
 
 impl Listeners {
     /// Opens a free port, and these. A port that another program holds is left alone.
-    ///
-    /// # Errors
-    /// The system's, if no port can be opened at all.
     pub(super) fn open(name: &str, known: &[u16]) -> std::io::Result<Self> {
         let mut tasks = JoinSet::new();
         let mut listen = |port| {

@@ -5,6 +5,7 @@
 //! script sets its environment itself and gets everything else as arguments.
 
 use lockstep_launch::command::quoted;
+use lockstep_launch::config::GpuVendor;
 
 use super::job::{BatchJob, Group};
 use super::profile::{Container, Profile, Rendezvous, Scheduler};
@@ -23,7 +24,7 @@ pub(super) struct SchedulerParts {
     /// Further lines, once the run's folder is there.
     pub(super) prepare: &'static str,
     /// Queues the job again.
-    pub(super) again: &'static str,
+    pub(super) again: String,
 }
 
 /// What comes after the directives.
@@ -51,6 +52,14 @@ pub(super) fn body(profile: &Profile, job: &BatchJob, place: &SchedulerParts) ->
 /// The folder that all nodes see, and in it the hosts.
 fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
     let nodes = job.nodes();
+    let (number, misses, needed) = match job.min_nodes {
+        None => ("", format!("\"$(wc -l <\"$run/hosts\")\" -ne {nodes}"), count(nodes as usize, "node")),
+        Some(min) => (
+            "nodes=$(wc -l <\"$run/hosts\")\n",
+            format!("\"$nodes\" -lt {min}"),
+            format!("at least {}", count(min as usize, "node")),
+        ),
+    };
     format!(
         "{}# Files that all nodes see.\n\
          run={}/lockstep-$id\n\
@@ -58,29 +67,36 @@ fn files(profile: &Profile, job: &BatchJob, place: &SchedulerParts) -> String {
          find \"$run\" \\( -name 'exit.*' -o -name 'pid.*' -o -name time-is-up \\) -delete\n\
          {}\
          awk '$1 ~ /^[^#]/ && !seen[$1]++ {{ print $1 }}' {} | sed -n 1,{nodes}p >\"$run/hosts\"\n\
-         if [ \"$(wc -l <\"$run/hosts\")\" -ne {nodes} ]; then\n  \
-           echo \"error: this job needs {}; those that it has are in $run/hosts\" >&2\n  \
+         {number}\
+         if [ {misses} ]; then\n  \
+           echo \"error: this job needs {needed}; those that it has are in $run/hosts\" >&2\n  \
            exit 1\n\
          fi\n",
         place.id,
         quoted(&profile.shared().display().to_string()),
         place.prepare,
         place.hosts,
-        count(nodes as usize, "node"),
     )
+}
+
+/// The launcher's `--nnodes`: the number of nodes, or the least and all that there are, by this variable.
+pub(super) fn nnodes(job: &BatchJob, all: &str) -> String {
+    job.min_nodes.map_or_else(|| job.nodes().to_string(), |min| format!("{min}:\"{all}\""))
 }
 
 /// The arguments of the second script: their names there, and their values here. The number of workers follows them, then the
 /// node's name where it differs from node to node.
-fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, &'static str)> {
+fn arguments(profile: &Profile, job: &BatchJob) -> Vec<(&'static str, String)> {
     let mut all = vec![("run", "$run"), ("folder", "$PWD")];
     all.extend((!job.build).then_some(("id", "$id")));
     if needs_flags(profile, job) {
         all.extend([("head", "$head"), ("port", "$port")]);
     }
+    all.extend(job.min_nodes.map(|_| ("nodes", "$nodes")));
     all.extend(job.margin.map(|_| ("deadline", "$deadline")));
     all.extend(job.array.map(|_| ("task", "$task")));
-    all
+    let toggle = profile.toggle().filter(|_| !job.build).map(|toggle| (IN_CONTAINER, chosen(toggle)));
+    all.into_iter().map(|(name, value)| (name, value.to_owned())).chain(toggle).collect()
 }
 
 /// The script tells the launcher where nodes meet.
@@ -124,18 +140,21 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
         text.push_str("mkdir -p \"$disk\"\n");
         text.extend(job.stage.iter().map(|path| copy(path, "\"$disk\"") + "\n"));
     }
-    let meeting =
-        RendezvousWords { nodes: job.nodes(), head: "head", port: "port", id: "id", hosts: Some("\"$run/hosts\"") };
+    let meeting = RendezvousWords {
+        nodes: nnodes(job, "$nodes"),
+        head: "head",
+        port: "port",
+        id: "id",
+        hosts: Some("\"$run/hosts\""),
+    };
+    text.push_str(&in_or_out(profile, job, &meeting, ""));
     let launch = launch(profile, job, job.groups[0], "\"$workers\"", &meeting);
     if job.margin.is_none() {
-        return text + &launch + "\n";
+        return text + &launch + WAIT + ENDS;
     }
     text.push_str("left=$((deadline - $(date +%s)))\n");
-    text.push_str("code=0\n");
-    text.push_str(&format!(
-        "timeout --signal={} \"$((left > 0 ? left : 1))\" {launch} || code=$?\n",
-        profile.end_signal()
-    ));
+    text.push_str(&format!("timeout --signal={} \"$((left > 0 ? left : 1))\" {launch}", profile.end_signal()));
+    text.push_str(WAIT);
     text.push_str("# No failure: mpirun would kill the nodes that are still writing their snapshot.\n");
     text.push_str("if [ \"$code\" -eq 124 ]; then\n  touch \"$run/time-is-up\"\n  code=0\nfi\n");
     text + ENDS
@@ -145,23 +164,43 @@ fn agent(profile: &Profile, job: &BatchJob) -> String {
 /// not bear `set -u`, and files here are written more than once.
 const START_FILES: &str = "# Undoes what start files may have set.\nset +Cfu\ntrap - DEBUG ERR EXIT\n";
 
+/// Starts the command before it in the background, and waits for it; sets `code`. A shell without a trap would end at once, before the launcher
+/// has its snapshot, and leave an exit code of 0.
+const WAIT: &str = " &
+launcher=$!
+# Asked to end, this script asks the launcher, which may save a snapshot, and waits for it.
+trap 'kill -TERM \"$launcher\" 2>/dev/null || true' INT TERM
+code=0
+wait \"$launcher\" || code=$?
+# A signal ends a wait, not what it waits for.
+while kill -0 \"$launcher\" 2>/dev/null; do
+  code=0
+  wait \"$launcher\" || code=$?
+done
+";
+
 /// The end of a script that a login shell may run.
 pub(super) const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.bash_logout, whose result would be this script's.\n(exit \"$code\")\n";
 
 /// Starts the second script on all nodes; sets `code`.
 fn start(profile: &Profile, job: &BatchJob) -> String {
     let (nodes, workers) = (job.nodes(), job.groups[0].workers);
+    let all_ended = if job.min_nodes.is_some() { ONE_ENDED } else { ALL_ENDED };
     if let Some(command) = command(profile, job) {
         let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
-        let mut text = if command.starts_with("pbsdsh") { HAS_PBSDSH.to_owned() } else { String::new() };
-        text.push_str("# One launcher on each node; it starts the workers there.\ncode=0\n");
-        text.push_str(&format!("{command} \"${{agent[@]}}\" {workers} || code=$?\n"));
-        return text + &ALL_ENDED.replace("{nodes}", &nodes.to_string());
+        let start = format!("{command} \"${{agent[@]}}\" {workers}");
+        let text = if command.starts_with("pbsdsh") {
+            let start = format!("# One launcher on each node; it starts the workers there.\n{start} &\npids=($!)\n");
+            [HAS_PBSDSH, AT_QDEL, &start, WAIT_FOR_PBSDSH].concat()
+        } else {
+            format!("# One launcher on each node; it starts the workers there.\ncode=0\n{start} || code=$?\n")
+        };
+        return text + &all_ended.replace("{nodes}", &nodes.to_string());
     }
     let counts: Vec<String> =
         job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
-    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { [HAS_PBSDSH, PBSDSH_EACH].concat() }
-        + ALL_ENDED;
+    let pbs = || [HAS_PBSDSH, AT_QDEL, PBSDSH_EACH, WAIT_FOR_PBSDSH].concat();
+    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { pbs() } + all_ended;
     text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
 }
 
@@ -184,30 +223,63 @@ if ! command -v pbsdsh >/dev/null; then
 fi
 ";
 
+/// Of qdel PBS makes a SIGTERM to the job's processes, and ends what is left when this script ends, or after the queue's `kill_delay`. pbsdsh
+/// sends the signal to the tasks that it has started, and ends at once (OpenPBS, src/cmds/pbsdsh.c).
+const AT_QDEL: &str = "\
+# At qdel, the launchers save a snapshot. They are waited for: PBS ends them when this script ends.
+asked=
+pids=()
+trap 'asked=1; kill -TERM \"${pids[@]}\" 2>/dev/null || true' INT TERM
+";
+
+const WAIT_FOR_PBSDSH: &str = "\
+code=0
+for pid in \"${pids[@]}\"; do
+  wait \"$pid\" || code=$?
+  # A signal ends a wait, not what it waits for.
+  while kill -0 \"$pid\" 2>/dev/null; do wait \"$pid\" || code=$?; done
+done
+";
+
 /// pbsdsh does not report how each node's part ended, and a start file that ends the shell or replaces it, such as `exec zsh`, keeps a
 /// node's part from running, with success.
 const ALL_ENDED: &str = "\
 # A node's part counts when it has left its exit code. Other nodes' files may take a while to be seen.
 for _ in {1..60}; do
-  if [ \"$code\" -ne 0 ] || [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
+  if { [ \"$code\" -ne 0 ] && [ -z \"${asked:-}\" ]; } || [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
   sleep 1
 done
-if [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
+if [ -n \"${asked:-}\" ]; then
+  echo \"asked to end: $run/exit.NODE is a node's exit code, 75 if it has saved a snapshot\" >&2
+  code=143
+elif [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
   echo \"error: not all nodes ended well: $run/exit.NODE is a node's exit code; a node without one did not run $run/agent.sh to its end\" >&2
+  if [ \"$code\" -eq 0 ]; then code=1; fi
+fi
+";
+
+/// A launcher ends well only if the training has: so does the job, whatever became of the nodes that were lost.
+const ONE_ENDED: &str = "\
+# One node's good end is the job's, since its launcher has waited for the others. Its file may take a while to be seen.
+for _ in {1..60}; do
+  if [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -gt 0 ]; then break; fi
+  sleep 1
+done
+if find \"$run\" -name 'exit.*' -exec cat {} + | grep -qx 0; then
+  code=0
+else
+  echo \"error: no node ended well: $run/exit.NODE is a node's exit code; a node without one was lost, or did not run $run/agent.sh to its end\" >&2
   if [ \"$code\" -eq 0 ]; then code=1; fi
 fi
 ";
 
 const PBSDSH_EACH: &str = "\
 # One launcher on each node; it starts the workers there.
-code=0
 workers=({workers})
-index=0
 while read -r host; do
-  pbsdsh -n \"$index\" -- \"${agent[@]}\" \"${workers[index]}\" \"$host\" </dev/null &
-  index=$((index + 1))
+  pbsdsh -n \"${#pids[@]}\" -- \"${agent[@]}\" \"${workers[${#pids[@]}]}\" \"$host\" </dev/null &
+  pids+=($!)
 done <\"$run/hosts\"
-wait
 ";
 
 const SSH: &str = "\
@@ -324,8 +396,8 @@ pub(super) fn copy(path: &str, to: &str) -> String {
 
 /// How launchers on several nodes find each other.
 pub(super) struct RendezvousWords<'a> {
-    /// A word of bash: the number of nodes.
-    pub(super) nodes: u32,
+    /// A word of bash: the number of nodes, or the least and the largest.
+    pub(super) nodes: String,
     /// A variable with the name of the first node.
     pub(super) head: &'a str,
     /// A variable with a port.
@@ -350,15 +422,62 @@ pub(super) fn launch(
     }
     let mut parts = Vec::new();
     if let Some(container) = &profile.container {
-        let nv = if group.gpus > 0 { " --nv" } else { "" };
-        let binds = binds(profile, container, meeting);
-        let binds = if binds.is_empty() { String::new() } else { format!(" --bind {}", quoted(&binds.join(","))) };
-        let image = quoted(&container.image.display().to_string());
-        parts.push(format!("{} exec{nv}{binds} {image}", container.runtime.program()));
+        parts.push(match &container.toggle {
+            Some(_) => "${container[@]+\"${container[@]}\"}".to_owned(),
+            None => enter(profile, container, group.gpus > 0, meeting),
+        });
     }
-    parts.push(format!("{} --nproc-per-node={workers}{}", profile.launcher, flags(profile, meeting)));
+    let nodes = job.min_nodes.filter(|_| profile.rendezvous() == Rendezvous::Launcher);
+    let nodes = nodes.map_or(String::new(), |_| format!(" --nnodes={}", meeting.nodes));
+    parts.push(format!("{} --nproc-per-node={workers}{nodes}{}", profile.launcher, flags(profile, meeting)));
     parts.push(program);
     parts.join(BREAK)
+}
+
+/// The command that runs what follows in the container.
+fn enter(profile: &Profile, container: &Container, gpus: bool, meeting: &RendezvousWords<'_>) -> String {
+    let gpus = match profile.gpu_vendor {
+        _ if !gpus => "",
+        GpuVendor::Nvidia => " --nv",
+        GpuVendor::Amd => " --rocm",
+    };
+    let binds = binds(profile, container, meeting);
+    let binds = if binds.is_empty() { String::new() } else { format!(" --bind {}", quoted(&binds.join(","))) };
+    let image = quoted(&container.image.display().to_string());
+    format!("{} exec{gpus}{binds} {image}", container.runtime.program())
+}
+
+/// Where scripts keep the value of `container.toggle`.
+const IN_CONTAINER: &str = "in_container";
+
+/// The value of the variable `toggle`, a word of bash: the container is the default.
+pub(super) fn chosen(toggle: &str) -> String {
+    format!("${{{toggle}:-1}}")
+}
+
+/// Sets the array `container` to the words that run the launcher in the container, or to none, as the user of the script has chosen; nothing
+/// where a profile leaves no choice. `set` comes first: it makes [`IN_CONTAINER`].
+pub(super) fn in_or_out(profile: &Profile, job: &BatchJob, meeting: &RendezvousWords<'_>, set: &str) -> String {
+    let Some((container, toggle)) = profile.container.as_ref().zip(profile.toggle()).filter(|_| !job.build) else {
+        return String::new();
+    };
+    let gpus = job.groups.iter().any(|group| group.gpus > 0);
+    format!(
+        "# {toggle}=0 in the job's environment: without the container.\n{set}case \"${IN_CONTAINER}\" in\n  \
+           1) container=({}) ;;\n  \
+           0) container=() ;;\n  \
+           *)\n    \
+             echo \"error: {toggle} is ${IN_CONTAINER}: 1 is in the container, 0 without it\" >&2\n    \
+             exit 2\n    \
+             ;;\n\
+         esac\n",
+        enter(profile, container, gpus, meeting)
+    )
+}
+
+/// The line that makes [`IN_CONTAINER`] in a script that has its user's environment.
+pub(super) fn toggle_here(profile: &Profile) -> String {
+    profile.toggle().map_or_else(String::new, |toggle| format!("{IN_CONTAINER}={}\n", chosen(toggle)))
 }
 
 /// The site's binds, and the folder of the host file where the launcher in the container reads one.
@@ -422,7 +541,7 @@ mod tests {
             );
             let profile = super::super::profile::parse("site.toml", &text).unwrap();
             let hosts = (scheduler == "pbs").then_some("\"$run/hosts\"");
-            let meeting = RendezvousWords { nodes: 2, head: "head", port: "port", id: "id", hosts };
+            let meeting = RendezvousWords { nodes: "2".into(), head: "head", port: "port", id: "id", hosts };
             binds(&profile, profile.container.as_ref().unwrap(), &meeting)
         };
         assert_eq!(binds_of("pbs", "\"/data:/d:ro\""), ["/data:/d:ro", "/s/job"]);

@@ -50,9 +50,6 @@ impl fmt::Display for AtLine {
 }
 
 /// Checks these files and prints what was found.
-///
-/// # Errors
-/// [`Refused`] for a file that cannot be read.
 pub(crate) fn check(files: &[PathBuf], json: bool) -> anyhow::Result<Code> {
     let mut findings = Vec::new();
     for file in files {

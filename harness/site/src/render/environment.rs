@@ -13,11 +13,15 @@ use super::words::{Word, made_outside};
 use crate::report::count;
 
 /// Variables that programs read from their environment: set without `export` they do nothing.
-const READ_BY_PROGRAMS: [&str; 12] = [
+const READ_BY_PROGRAMS: [&str; 16] = [
     "MASTER_ADDR",
     "MASTER_PORT",
     "OMP_NUM_THREADS",
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
+    "ROCR_VISIBLE_DEVICES",
+    "MIOPEN_USER_DB_PATH",
+    "MIOPEN_CUSTOM_CACHE_DIR",
     "APPTAINER_CACHEDIR",
     "SINGULARITY_CACHEDIR",
     "LD_LIBRARY_PATH",
@@ -210,12 +214,22 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
             let batch = script.scheduler().is_some();
             set_to(
                 script,
-                |name, value| {
-                    batch && name == "CUDA_VISIBLE_DEVICES" && value.starts_with(|c: char| c.is_ascii_digit())
-                },
+                |name, value| batch && DEVICES.contains(&name) && value.starts_with(|c: char| c.is_ascii_digit()),
                 "remove it",
             )
         },
+        ..RULE
+    },
+    Rule {
+        name: "device-of-one-task",
+        level: Error,
+        why: "all workers of a launcher inherit it: they see one GPU, whose number is 0, and the launcher numbers them from 0 (LOCAL_RANK), so the \
+              second asks for a GPU that it does not see; and RCCL or NCCL cannot use the direct links to GPUs that a process does not see",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=8 --time=1:00:00\nset -e\n\
+            export ROCR_VISIBLE_DEVICES=$SLURM_LOCALID\nexport OMP_NUM_THREADS=7\nsrun lockstep run --nproc-per-node=8 train\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2 --gpus-per-node=8 --time=1:00:00\nset -e\n\
+            export OMP_NUM_THREADS=7\nsrun lockstep run --nproc-per-node=8 train\n",
+        find: device_of_one_task,
         ..RULE
     },
     Rule {
@@ -257,6 +271,32 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
         ..RULE
     },
 ];
+
+/// Variables that hide GPUs from programs.
+const DEVICES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
+
+/// A launcher of several workers gets the GPU of the task that it is.
+fn device_of_one_task(script: &Script) -> Vec<ScriptFinding> {
+    let launches = script.launches();
+    let of_task = |text: &str| {
+        ["SLURM_LOCALID", "SLURM_PROCID", "OMPI_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "PMI_LOCAL_RANK"]
+            .iter()
+            .any(|name| mentions(text, name))
+    };
+    let several = |line: usize| {
+        launches
+            .iter()
+            .find(|launch| launch.command.line >= line && launch.workers().is_some_and(|workers| workers != "1"))
+    };
+    let sets = script.assigned.iter().filter(|set| DEVICES.contains(&&*set.name) && of_task(&set.value.raw));
+    sets.filter_map(|set| {
+        let launch = several(set.line)?;
+        let workers = launch.workers().unwrap_or_default();
+        let what = format!("{}={}, and {} starts {workers} workers with it", set.name, set.value.raw, launch.name);
+        Some(finding(set.line, what, "remove it: each worker takes the GPU of its LOCAL_RANK"))
+    })
+    .collect()
+}
 
 /// A finding for each variable for which this holds.
 fn set_to(script: &Script, holds: impl Fn(&str, &str) -> bool, fix: &str) -> Vec<ScriptFinding> {
@@ -366,7 +406,7 @@ fn exports_do_not_travel(script: &Script) -> Vec<ScriptFinding> {
 }
 
 /// Beginnings of the names of variables that programs read.
-const PREFIXES: [&str; 13] = [
+const PREFIXES: [&str; 17] = [
     "NCCL_",
     "GLOO_",
     "TORCH_",
@@ -378,6 +418,10 @@ const PREFIXES: [&str; 13] = [
     "UCX_",
     "FI_",
     "HSA_",
+    "HIP_",
+    "MIOPEN_",
+    "RCCL_",
+    "ROCR_",
     "TRITON_",
     "CUDA_",
 ];
@@ -626,7 +670,7 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
             let made = set.value.made().next().filter(|made| *made == set.value.text);
             made.and_then(started).is_some_and(|(by, _)| by.in_batch)
         };
-        let is_rank = set.name.ends_with("RANK") || set.name == "CUDA_VISIBLE_DEVICES" || is_whole();
+        let is_rank = set.name.ends_with("RANK") || DEVICES.contains(&&*set.name) || is_whole();
         let again = || script.assigned.iter().any(|other| other.name == set.name && other.far.is_some());
         if let Some(name) = set.value.made().find_map(per_task).filter(|_| is_rank && starts(set.line) && !again()) {
             found(set.line, name, format!("{}=${name} is evaluated once, for all tasks", set.name));

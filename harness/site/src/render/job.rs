@@ -8,7 +8,8 @@ use crate::exit::Refused;
 /// A job as the command line asks for it.
 #[derive(Args)]
 pub(crate) struct JobRequest {
-    /// Nodes: N, or groups of unequal ones as NODESxWORKERS, such as 1x4,2x2
+    /// Nodes: N; groups of unequal ones as NODESxWORKERS, such as 1x4,2x2; or MIN-MAX, for a training with virtual ranks that goes on with the
+    /// nodes that are left
     #[arg(long, value_name = "NODES", default_value = "1")]
     nodes: String,
     /// GPUs of each node [default: the profile's]
@@ -55,6 +56,8 @@ pub(crate) struct BatchJob {
     pub(crate) name: String,
     /// Its nodes; one group if all are equal.
     pub(crate) groups: Vec<Group>,
+    /// It begins, and goes on, with any number of nodes from this one on; if `None`, it needs all.
+    pub(crate) min_nodes: Option<u32>,
     pub(crate) time: Option<u64>,
     /// How long before it the workers are asked to end, in seconds.
     pub(crate) margin: Option<u64>,
@@ -69,17 +72,16 @@ pub(crate) struct BatchJob {
 
 impl BatchJob {
     /// The job that `request` asks for at this site.
-    ///
-    /// # Errors
-    /// [`Refused`] for what the site cannot do.
     pub(crate) fn of(request: JobRequest, profile: &Profile) -> Result<Self, Refused> {
         let gpus = request.gpus_per_node.unwrap_or(profile.gpus_per_node);
         let gpus = if request.build { 0 } else { gpus };
         let workers = request.workers_per_node.unwrap_or(gpus.max(1));
         let file = request.program.first().and_then(|program| program.rsplit('/').next()).unwrap_or_default();
+        let (min_nodes, nodes) = range(&request.nodes)?;
         let job = BatchJob {
             name: request.name.unwrap_or_else(|| file.into()),
-            groups: groups(&request.nodes, Group { nodes: 1, workers, gpus })?,
+            groups: groups(nodes, Group { nodes: 1, workers, gpus })?,
+            min_nodes,
             time: request.time,
             margin: request.signal,
             array: request.array,
@@ -113,6 +115,11 @@ impl BatchJob {
                 self.groups.len() > 1 && profile.scheduler == Scheduler::Mpirun,
                 "unequal nodes need Slurm, PBS or ssh: mpirun starts equal programs",
             ),
+            (
+                self.min_nodes.is_some() && (profile.start.is_some() || profile.scheduler == Scheduler::Mpirun),
+                "--nodes MIN-MAX needs srun, pbsdsh or ssh: mpirun, or what the profile's `start` names, ends all nodes with the first \
+                 that is lost",
+            ),
             (self.groups.len() > 1 && self.array.is_some(), "Slurm cannot combine --array with a heterogeneous job"),
             (
                 self.name.contains(|c: char| !c.is_ascii_alphanumeric() && !"-_.+".contains(c)),
@@ -130,6 +137,15 @@ impl BatchJob {
     pub(crate) fn most_workers(&self) -> u32 {
         self.groups.iter().map(|group| group.workers).max().unwrap_or(1)
     }
+}
+
+/// Of `2-4` the least number, and the text of the largest.
+fn range(text: &str) -> Result<(Option<u32>, &str), Refused> {
+    let Some((min, max)) = text.split_once('-') else { return Ok((None, text)) };
+    let numbers = min.parse::<u32>().ok().zip(max.parse::<u32>().ok()).filter(|(min, max)| 0 < *min && min < max);
+    let (min, _) = numbers
+        .ok_or_else(|| Refused(format!("--nodes {text}: give a range as MIN-MAX with 1 <= MIN < MAX, such as 2-4")))?;
+    Ok((Some(min), max))
 }
 
 /// `2`, or `1x4,2x2`; a worker of a group is a GPU where nodes have any.
@@ -183,6 +199,15 @@ mod tests {
         assert_eq!(groups("1x3", cpu).unwrap(), [Group { workers: 3, ..cpu }]);
         for wrong in ["0", "", "2x", "1x4,", "-1"] {
             assert!(groups(wrong, gpu).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn reads_a_range_of_equal_nodes() {
+        assert_eq!(range("2-4").unwrap(), (Some(2), "4"));
+        assert_eq!(range("1x4,2x2").unwrap(), (None, "1x4,2x2"));
+        for wrong in ["4-2", "2-2", "0-2", "-1", "2-", "1x2-4", "2-1x4"] {
+            assert!(range(wrong).is_err(), "{wrong}");
         }
     }
 }

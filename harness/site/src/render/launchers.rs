@@ -7,7 +7,7 @@ use lockstep_contract::rules::Rule;
 use regex::Regex;
 
 use super::check::{RULE, ScriptFinding, Scripts, finding, own, starter_of};
-use super::script::{Around, Assigned, Command, Launch, STARTERS, Script, base};
+use super::script::{Around, Assigned, Command, Launch, STARTERS, Scheduler, Script, base};
 
 pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {
@@ -79,14 +79,65 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
             srun lockstep run --nnodes=\"$SLURM_NNODES\" --rdzv-backend=c10d --rdzv-endpoint=\"$head:29400\" train\n",
         find: |script| {
             let Some((_, nodes)) = script.nodes() else { return vec![] };
-            let is_range = |launch: &Launch<'_>| launch.flag("nnodes").is_some_and(|text| text.contains(':'));
             each(
                 script,
-                |launch| launch.nnodes().is_some_and(|named| named > 1 && named != nodes) && !is_range(launch),
+                |launch| launch.nnodes().is_some_and(|named| named > 1 && named != nodes) && !launch.is_elastic(),
                 |launch| {
                     (
                         format!("--nnodes={} in a job of {nodes} nodes", launch.flag("nnodes").unwrap_or_default()),
                         format!("--nnodes={nodes}"),
+                    )
+                },
+            )
+        },
+        ..RULE
+    },
+    Rule {
+        name: "node-loss-ends-all",
+        level: Warning,
+        why: "when a node fails, the scheduler ends the launchers on all others, too, although they could go on without it",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=2-4 --time=1:00:00 --requeue\nset -e\n\
+            srun lockstep run --nnodes=2:\"$SLURM_JOB_NUM_NODES\" --nproc-per-node=1 train --snapshots /scratch/run\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=2-4 --time=1:00:00 --requeue --no-kill\nset -e\n\
+            srun --no-kill lockstep run --nnodes=2:\"$SLURM_JOB_NUM_NODES\" --nproc-per-node=1 train --snapshots /scratch/run\n",
+        find: |script| {
+            let tolerates = |launch: &Launch<'_>| match script.scheduler() {
+                Some(Scheduler::Slurm) => {
+                    tolerates_loss(script) && (launch.starter() != Some("srun") || is_kept(launch))
+                }
+                Some(Scheduler::Pbs) => tolerates_loss(script),
+                Some(Scheduler::Lsf) | None => true,
+            };
+            let fix = match tolerates_loss(script) {
+                true => "srun --no-kill …",
+                false => own(script, ["#SBATCH --no-kill", "#PBS -W tolerate_node_failures=all", ""]),
+            };
+            each(
+                script,
+                |launch| launch.is_elastic() && !tolerates(launch),
+                |_| ("--nnodes=MIN:MAX in a job that ends with the first lost node".into(), fix.into()),
+            )
+        },
+        ..RULE
+    },
+    Rule {
+        name: "no-kill-without-range",
+        level: Warning,
+        why: "the job outlives a lost node, but its launchers wait for this node, which nobody starts again",
+        wrong: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00 --requeue --no-kill\nset -e\n\
+            srun --no-kill lockstep run --nproc-per-node=1 train --snapshots /scratch/run\n",
+        right: "#!/bin/bash\n#SBATCH --nodes=4 --time=1:00:00 --requeue --no-kill\nset -e\n\
+            srun --no-kill lockstep run --nnodes=1:4 --nproc-per-node=1 train --snapshots /scratch/run\n",
+        find: |script| {
+            each(
+                script,
+                |launch| {
+                    tolerates_loss(script) && !launch.is_elastic() && !launch.is_open() && script.has_several_nodes()
+                },
+                |launch| {
+                    (
+                        format!("{} needs all nodes in a job that goes on without some", launch.name),
+                        "--nnodes=MIN:MAX".into(),
                     )
                 },
             )
@@ -103,7 +154,7 @@ pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
             let several = script.nodes().is_some_and(|(_, nodes)| nodes > 1);
             each(
                 script,
-                |launch| several && (launch.has("standalone") || launch.nnodes() == Some(1)),
+                |launch| several && (launch.has("standalone") || launch.nnodes() == Some(1) && !launch.is_elastic()),
                 |launch| {
                     (
                         format!("{} for one node in a job of several", launch.name),
@@ -437,6 +488,17 @@ fn slot_list(script: &Script, over: &str) -> Option<(&'static str, &'static str)
     (!ONCE.is_match(&all)).then_some((list, fix))
 }
 
+/// Returns true if the job goes on when one of its nodes fails, as it asks the scheduler.
+fn tolerates_loss(script: &Script) -> bool {
+    let says = |text: &str| script.live(Scheduler::Pbs).any(|directive| directive.text.contains(text));
+    script.slurm("no-kill", 'k').is_some() || says("tolerate_node_failures=all")
+}
+
+/// Returns true if srun keeps its step when a node fails.
+fn is_kept(launch: &Launch<'_>) -> bool {
+    ["--no-kill", "-k"].iter().any(|option| launch.is_started_with(option))
+}
+
 /// A finding for each launcher of which this holds, except where a condition chooses between launchers by what the job is like.
 pub(super) fn each<'a>(
     script: &'a Script,
@@ -490,12 +552,32 @@ pub(super) const CONTAINERS: &[Rule<Scripts>] = &[
                     .texts()
                     .any(|word| ["--nv", "--nvccli", "--rocm"].contains(&word) || word.contains("APPTAINER_NV"))
             };
-            let found =
-                script.commands.iter().filter(|command| runs_image(command) && !has(command) && script.is_for_gpus());
+            // AMD's driver is in the kernel alone, and images for it bring ROCm: --rocm is one way among several.
+            let for_nvidia = script.is_for_gpus() && !script.is_for_amd();
+            let found = script.commands.iter().filter(|command| runs_image(command) && !has(command) && for_nvidia);
             let forced = script.variable("APPTAINER_NV").is_some() || script.variable("SINGULARITY_NV").is_some();
             found
                 .filter(|_| !forced)
                 .map(|command| finding(command.line, "the container sees no GPU", "apptainer exec --nv …"))
+                .collect()
+        },
+        ..RULE
+    },
+    Rule {
+        name: "container-for-another-vendor",
+        level: Warning,
+        why: "--nv looks for NVIDIA's libraries, finds none on nodes with AMD's GPUs, and does not bring ROCm in",
+        wrong: "#!/bin/bash\n#SBATCH --gpus-per-node=8 --time=1:00:00\nset -e\nexport MIOPEN_USER_DB_PATH=/tmp/miopen\n\
+            srun singularity exec --nv pytorch.sif torchrun --nproc-per-node=8 train.py\n",
+        right: "#!/bin/bash\n#SBATCH --gpus-per-node=8 --time=1:00:00\nset -e\nexport MIOPEN_USER_DB_PATH=/tmp/miopen\n\
+            srun singularity exec --rocm pytorch.sif torchrun --nproc-per-node=8 train.py\n",
+        find: |script| {
+            let has = |command: &Command, flag: &str| command.texts().any(|word| word == flag);
+            let found = script.commands.iter().filter(|command| {
+                runs_image(command) && has(command, "--nv") && !has(command, "--rocm") && script.is_for_amd()
+            });
+            found
+                .map(|command| finding(command.line, "--nv, but the script is for AMD's GPUs", "--rocm in its place"))
                 .collect()
         },
         ..RULE

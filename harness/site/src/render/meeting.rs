@@ -90,9 +90,7 @@ pub(super) const MEETING: &[Rule<Scripts>] = &[
                 names.iter().any(|name| launch.flag(name).is_some()) || launch.is_open()
             };
             let finds = |launch: &Launch<'_>| {
-                launch.name == "lockstep run"
-                    && matches!(launch.starter(), Some("srun" | "mpirun" | "mpiexec"))
-                    && launch.nnodes().is_none()
+                launch.name == "lockstep run" && matches!(launch.starter(), Some("srun" | "mpirun" | "mpiexec"))
             };
             each(
                 script,

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use lockstep_launch::config::GpuVendor;
 use serde::Deserialize;
 
 use super::script::first_word;
@@ -32,7 +33,16 @@ pub(crate) const FIELDS: &[Field] = &[
     field("constraint", "\"a100\"", "Slurm: a feature that all nodes must have"),
     field("directives", "[\"--qos=high\"]", "further directives, each as it stands after `#SBATCH` or `#PBS`"),
     field("gpus-per-node", "4", "GPUs of a node; the default of `--gpus-per-node`. 0, the default: training on CPUs"),
-    field("gpu-resource", "\"gpu:a100\"", "Slurm: the name of the GPUs for `--gres`; `gpu` if absent"),
+    field(
+        "gpu-vendor",
+        "\"amd\"",
+        "who made the GPUs: `nvidia`, the default, or `amd`; containers get `--nv` or `--rocm`",
+    ),
+    field(
+        "gpu-resource",
+        "\"gpu:a100\"",
+        "Slurm: the name of the GPUs for `--gres`; `gpu` if absent; an empty name asks by `--gpus-per-node`",
+    ),
     field("cpus-per-node", "64", "CPUs that a job takes of each node; they are shared by its workers' threads"),
     field("select", "\"arch=arm\"", "PBS: further resources of each chunk in `select=`"),
     field(
@@ -87,6 +97,12 @@ pub(crate) const FIELDS: &[Field] = &[
         "\"/scratch/proj01/cache\"",
         "where the runtime keeps unpacked images, instead of the home folder",
     ),
+    field(
+        "container.toggle",
+        "\"USE_CONTAINER\"",
+        "a variable by which one script runs in the container (`1`, also if it is not set) or without it (`0`), with what `modules` and `setup` \
+         have made: `sbatch --export=ALL,USE_CONTAINER=0`, `qsub -v USE_CONTAINER=0`",
+    ),
 ];
 
 /// How a job gets its nodes.
@@ -120,6 +136,8 @@ pub(crate) struct Profile {
     pub(crate) directives: Vec<String>,
     #[serde(default)]
     pub(crate) gpus_per_node: u32,
+    #[serde(default)]
+    pub(crate) gpu_vendor: GpuVendor,
     #[serde(default = "gpu")]
     pub(crate) gpu_resource: String,
     pub(crate) cpus_per_node: Option<u32>,
@@ -153,6 +171,7 @@ pub(crate) struct Container {
     #[serde(default)]
     pub(crate) binds: Vec<String>,
     pub(crate) cache: Option<PathBuf>,
+    pub(crate) toggle: Option<String>,
 }
 
 /// A program that runs containers.
@@ -176,14 +195,18 @@ fn gpu() -> String {
     "gpu".into()
 }
 
+/// Returns true for a name that a shell takes as a variable's.
+fn is_variable(name: &str) -> bool {
+    !name.starts_with(|c: char| c.is_ascii_digit())
+        && !name.is_empty()
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
 fn lockstep_run() -> String {
     "lockstep run".into()
 }
 
 /// Reads the profile `text`, which `name` calls in errors.
-///
-/// # Errors
-/// [`Refused`] for text that is not TOML, for an unknown field (with the nearest name), and for fields that contradict each other.
 pub(crate) fn parse(name: &str, text: &str) -> Result<Profile, Refused> {
     let refused = |why: String| Refused(format!("cannot read the site profile {name}: {why}"));
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| refused(error.to_string()))?;
@@ -238,8 +261,17 @@ impl Profile {
                 self.shared.as_ref().is_some_and(|path| path.is_relative()),
                 "`shared` is relative: nodes start in folders of their own, so name it from the root",
             ),
+            (
+                self.toggle().is_some_and(|name| !is_variable(name)),
+                "`container.toggle` is not the name of a variable: letters, digits and _, such as \"USE_CONTAINER\"",
+            ),
         ];
         demands.iter().find(|(broken, _)| *broken).map_or(Ok(()), |(_, why)| Err((*why).into()))
+    }
+
+    /// The variable by which a script's user leaves the container.
+    pub(crate) fn toggle(&self) -> Option<&str> {
+        self.container.as_ref()?.toggle.as_deref()
     }
 
     fn is_lockstep_run(&self) -> bool {
@@ -270,6 +302,7 @@ impl Profile {
 
 /// Profiles to begin with, by name.
 pub(crate) const EXAMPLES: &[(&str, &str)] = &[
+    ("slurm-amd", include_str!("../../profiles/slurm-amd.toml")),
     ("slurm-apptainer", include_str!("../../profiles/slurm-apptainer.toml")),
     ("slurm-cpu", include_str!("../../profiles/slurm-cpu.toml")),
     ("slurm-mpirun", include_str!("../../profiles/slurm-mpirun.toml")),
@@ -281,9 +314,6 @@ pub(crate) const EXAMPLES: &[(&str, &str)] = &[
 ];
 
 /// The profile in this file, or the example of this name.
-///
-/// # Errors
-/// As [`parse`]; when neither is there.
 pub(crate) fn find(name: &str) -> Result<Profile, Refused> {
     if let Some((_, text)) = EXAMPLES.iter().find(|(known, _)| *known == name) {
         return parse(name, text);
@@ -368,6 +398,11 @@ mod tests {
             ("scheduler = \"pbs\"\nshared = \"s\"", "is relative"),
             ("scheduler = \"slurm\"\nlauncher = \"torchrun\"\nrendezvous = \"launcher\"", "other launchers"),
             ("scheduler = \"lsf\"", "unknown variant"),
+            ("scheduler = \"slurm\"\ngpu-vendor = \"intel\"", "unknown variant"),
+            (
+                "scheduler = \"slurm\"\n[container]\nruntime = \"apptainer\"\nimage = \"i.sif\"\ntoggle = \"a b\"",
+                "not the name of a variable",
+            ),
             ("scheduler = ", "site.toml"),
         ] {
             assert!(refusal(text).contains(why), "{text}: {}", refusal(text));

@@ -26,7 +26,7 @@ pub(super) fn slurm(site: &str, profile: &Profile, job: &BatchJob) -> String {
             task: "SLURM_ARRAY_TASK_ID",
             hosts: "<(scontrol show hostnames \"$SLURM_JOB_NODELIST\")".into(),
             prepare: "",
-            again: "scontrol requeue \"$SLURM_JOB_ID\"",
+            again: "scontrol requeue \"$SLURM_JOB_ID\"".into(),
         };
         text.push_str(&agent::body(profile, job, &place));
     }
@@ -39,12 +39,14 @@ fn slurm_directives(profile: &Profile, job: &BatchJob) -> String {
     let file = if job.array.is_some() { "%x-%A_%a.out" } else { "%x-%j.out" };
     let folder = profile.shared.as_ref().map(|folder| format!("{}/", folder.display())).unwrap_or_default();
     add("output", Some(quoted(&format!("{folder}{file}"))));
-    add("open-mode", job.margin.map(|_| "append".into()));
+    let again = job.margin.is_some() || job.min_nodes.is_some();
+    add("open-mode", again.then(|| "append".into()));
     add("time", job.time.map(clock));
     add("array", job.array.map(|tasks| format!("0-{}", tasks - 1)));
     add("signal", job.margin.filter(|_| profile.uses_srun()).map(|seconds| format!("B:USR1@{seconds}")));
-    all.push(if job.margin.is_some() { "--requeue" } else { "--no-requeue" }.into());
-    let mut parts = job.groups.iter().map(|group| resources(profile, *group));
+    all.push(if again { "--requeue" } else { "--no-requeue" }.into());
+    all.extend(job.min_nodes.map(|_| "--no-kill".into()));
+    let mut parts = job.groups.iter().map(|group| resources(profile, job, *group));
     all.extend(parts.next().unwrap_or_default());
     let mut text: String = all.iter().map(|line| format!("#SBATCH {line}\n")).collect();
     for part in parts {
@@ -55,16 +57,20 @@ fn slurm_directives(profile: &Profile, job: &BatchJob) -> String {
 }
 
 /// What one group of nodes asks for; a heterogeneous job says it for each.
-fn resources(profile: &Profile, group: Group) -> Vec<String> {
+fn resources(profile: &Profile, job: &BatchJob, group: Group) -> Vec<String> {
     let mut all = Vec::new();
     let mut add = |name: &str, value: Option<String>| all.extend(value.map(|value| format!("--{name}={value}")));
     add("partition", profile.queue.clone());
     add("account", profile.account.clone());
     add("constraint", profile.constraint.clone());
-    add("nodes", Some(group.nodes.to_string()));
+    add("nodes", Some(job.min_nodes.map_or(String::new(), |min| format!("{min}-")) + &group.nodes.to_string()));
     add("ntasks-per-node", Some("1".into()));
     add("cpus-per-task", profile.cpus_per_node.map(|cpus| cpus.to_string()));
-    add("gres", (group.gpus > 0).then(|| format!("{}:{}", profile.gpu_resource, group.gpus)));
+    match (group.gpus, &*profile.gpu_resource) {
+        (0, _) => {}
+        (gpus, "") => add("gpus-per-node", Some(gpus.to_string())),
+        (gpus, resource) => add("gres", Some(format!("{resource}:{gpus}"))),
+    }
     all.extend(profile.directives.iter().cloned());
     all
 }
@@ -86,6 +92,7 @@ fn slurm_body(profile: &Profile, job: &BatchJob) -> String {
     if job.margin.is_some() {
         text.push_str(&on_signal(profile, job));
     }
+    text.push_str(&agent::in_or_out(profile, job, &MEETING, &agent::toggle_here(profile)));
     text.push_str("# One launcher on each node; it starts the workers there.\n");
     let background = if job.margin.is_some() { " &" } else { "" };
     text.push_str(&format!("{}{background}\n", steps(profile, job)));
@@ -100,18 +107,19 @@ fn slurm_body(profile: &Profile, job: &BatchJob) -> String {
 }
 
 const MEETING: RendezvousWords<'_> =
-    RendezvousWords { nodes: 1, head: "head", port: "port", id: "SLURM_JOB_ID", hosts: None };
+    RendezvousWords { nodes: String::new(), head: "head", port: "port", id: "SLURM_JOB_ID", hosts: None };
 
 /// The step that runs the launchers: one command for each group of nodes.
 fn steps(profile: &Profile, job: &BatchJob) -> String {
-    let meeting = RendezvousWords { nodes: job.nodes(), ..MEETING };
-    // At the time limit one node ends before others have written their part of the snapshot.
-    let on_bad_exit = if job.margin.is_some() { 0 } else { 1 };
+    let meeting = RendezvousWords { nodes: agent::nnodes(job, "$SLURM_JOB_NUM_NODES"), ..MEETING };
+    // At the time limit one node ends before others have written their part of the snapshot. Others go on without a lost one.
+    let on_bad_exit = if job.margin.is_some() || job.min_nodes.is_some() { 0 } else { 1 };
+    let no_kill = if job.min_nodes.is_some() { "--no-kill " } else { "" };
     let part = |(index, group): (usize, &Group)| {
         let het = if job.groups.len() > 1 { format!("--het-group={index} ") } else { String::new() };
         let cpus = profile.cpus_per_node.map(|cpus| format!(" --cpus-per-task={cpus}")).unwrap_or_default();
         let launch = launch(profile, job, *group, &group.workers.to_string(), &meeting);
-        format!("{het}--ntasks-per-node=1{cpus} --kill-on-bad-exit={on_bad_exit}{BREAK}{launch}")
+        format!("{no_kill}{het}--ntasks-per-node=1{cpus} --kill-on-bad-exit={on_bad_exit}{BREAK}{launch}")
     };
     let parts: Vec<String> = job.groups.iter().enumerate().map(part).collect();
     format!("srun {}", parts.join(&format!("{BREAK}: ")))
@@ -177,7 +185,10 @@ pub(super) fn pbs(site: &str, profile: &Profile, job: &BatchJob) -> String {
         task: "PBS_ARRAY_INDEX",
         hosts: "\"$PBS_NODEFILE\"".into(),
         prepare: if job.margin.is_some() { "cp \"$0\" \"$run/job.sh\"\n" } else { "" },
-        again: "qsub -v \"first_job=$id\" \"$run/job.sh\"",
+        again: format!(
+            "qsub -v \"first_job=$id{}\" \"$run/job.sh\"",
+            profile.toggle().map_or_else(String::new, |toggle| format!(",{toggle}={}", agent::chosen(toggle)))
+        ),
     };
     format!("#!/bin/bash\n{}{}{}", pbs_directives(profile, job), origin(site), agent::body(profile, job, &place))
 }
@@ -194,7 +205,9 @@ fn pbs_directives(profile: &Profile, job: &BatchJob) -> String {
     add(Some("-j oe".into()));
     add(Some(format!("-o {}", quoted(&format!("{}/", profile.shared().display())))));
     add(job.array.map(|tasks| format!("-J 0-{}", tasks - 1)));
-    add(Some(if job.array.is_some() || job.margin.is_some() { "-r y" } else { "-r n" }.into()));
+    let again = job.array.is_some() || job.margin.is_some() || job.min_nodes.is_some();
+    add(Some(if again { "-r y" } else { "-r n" }.into()));
+    add(job.min_nodes.map(|_| "-W tolerate_node_failures=all".into()));
     all.iter().chain(&profile.directives).map(|line| format!("#PBS {line}\n")).collect()
 }
 
@@ -219,7 +232,8 @@ pub(super) fn hosts(site: &str, profile: &Profile, job: &BatchJob) -> String {
         task: "",
         hosts: quoted(&hostfile),
         prepare: "",
-        again: "echo 'the time is up: start this script again, and the training goes on from its last snapshot' >&2\n  code=124",
+        again: "echo 'the time is up: start this script again, and the training goes on from its last snapshot' >&2\n  code=124"
+            .into(),
     };
     format!("#!/bin/bash\n{}{}", origin(site), agent::body(profile, job, &place))
 }

@@ -412,6 +412,11 @@ impl Launch<'_> {
         self.flag("nnodes")?.split(':').next()?.parse().ok()
     }
 
+    /// Returns true if `--nnodes` is a range: the launchers go on with fewer nodes.
+    pub(super) fn is_elastic(&self) -> bool {
+        self.flag("nnodes").and_then(|text| text.split_once(':')).is_some_and(|(least, most)| least != most)
+    }
+
     /// `--nproc-per-node`, as it stands.
     pub(super) fn workers(&self) -> Option<&str> {
         self.flag("nproc-per-node")
@@ -567,6 +572,24 @@ impl Script {
         self.launches().iter().any(|launch| launch.workers() == Some("gpu"))
             || self.gpus().is_some()
             || self.code().any(|(_, line)| nccl(line) || line.contains("--nv") || line.contains("nvidia-smi"))
+            || self.is_for_amd()
+    }
+
+    /// Returns true if it is meant for AMD's GPUs: it names ROCm, or what only ROCm's libraries and Cray's modules for such GPUs read.
+    pub(super) fn is_for_amd(&self) -> bool {
+        const NAMES: [&str; 10] = [
+            "rocm",
+            "ROCM_",
+            "ROCR_VISIBLE_DEVICES",
+            "HIP_VISIBLE_DEVICES",
+            "MIOPEN_",
+            "HSA_",
+            "amd-smi",
+            "accel-amd",
+            "mi250",
+            "mi300",
+        ];
+        self.code().any(|(_, line)| NAMES.iter().any(|name| line.contains(name)))
     }
 
     /// What the script assigns to a variable last.

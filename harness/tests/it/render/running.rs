@@ -19,6 +19,9 @@ const FAR: &str = "exec env -i PATH=\"$PATH\" HOME=\"$HOME\" USER=\"${USER:-nobo
 /// A folder with a site's programs, hosts and profile.
 struct Site(TempDir);
 
+/// Starts the script in a login shell, as PBS does.
+const LOGIN: &str = "exec bash -l job.sh";
+
 impl Site {
     /// `None` where this user may not make a network.
     fn new(what: &str) -> Option<Self> {
@@ -80,6 +83,17 @@ impl Site {
 
     /// The same, with another launcher.
     fn run_by(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
+        self.run_started(LOGIN, launcher, scheduler, profile, words)
+    }
+
+    /// The same, with the command that starts the script.
+    fn run_started(&self, start: &str, launcher: &str, scheduler: &str, profile: &str, words: &str) -> Ended {
+        self.render(launcher, scheduler, profile, words);
+        ended(&mut self.script(start))
+    }
+
+    /// Writes the script.
+    fn render(&self, launcher: &str, scheduler: &str, profile: &str, words: &str) {
         let (folder, hosts) = (self.0.path().display(), self.path("hosts"));
         self.write("nodes", "localhost\n127.0.0.1\n");
         let hostfile = if ["pbs", "slurm"].contains(&scheduler) {
@@ -92,10 +106,14 @@ impl Site {
             &format!("scheduler = \"{scheduler}\"\nshared = \"{folder}\"\nlocal = \"{folder}/disk-$$\"\nlauncher = \"{launcher}\"\n{hostfile}{profile}"),
         );
         self.write("job.sh", &script(&format!("--profile {} {words}", self.shell("site.toml"))));
-        let path = format!("{folder}:{}", std::env::var("PATH").unwrap());
-        let inner = "ip link set lo up && exec bash -l job.sh"; // a login shell, as PBS starts one
+    }
+
+    /// The command that runs the script, started by `start`.
+    fn script(&self, start: &str) -> Command {
+        let path = format!("{}:{}", self.0.path().display(), std::env::var("PATH").unwrap());
+        let inner = format!("ip link set lo up && {start}");
         let mut command = Command::new("unshare");
-        command.args(["-rn", "sh", "-c", inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
+        command.args(["-rn", "sh", "-c", &inner]).current_dir(self.0.path()).env("PATH", path).env("LEAKED", "yes");
         command.env("HOME", self.path("home"));
         command
             .env("PBS_NODEFILE", self.path("nodes"))
@@ -108,7 +126,7 @@ impl Site {
             command.env(format!("SLURM_{name}"), value);
         }
         command.env("OMPI_ALLOW_RUN_AS_ROOT", "1").env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
-        ended(&mut command)
+        command
     }
 
     /// A worker's program: its line goes to a file of its rank.
@@ -139,6 +157,17 @@ fn ssh_starts_unequal_nodes_with_their_environment_and_arguments() {
         assert!(line.starts_with(&format!("{rank} of 3 on node ")), "{said:?}");
         assert!(line.ends_with(": --note a$b* here \n"), "{said:?}");
     }
+}
+
+#[test]
+fn a_range_of_nodes_begins_with_those_that_there_are_and_ends_well_without_one_that_is_lost() {
+    let Some(site) = Site::new("scripts for ssh (simulated)") else { return };
+    // Like a node that has gone by the end: its script has left no exit code.
+    let dies = "if [ \"$GROUP_RANK\" = 1 ]; then kill -9 $(awk '{ print $4 }' /proc/$PPID/stat) $PPID; fi";
+    let worker = site.worker(&format!("{WHO}\n[ \"$WORLD_SIZE\" = 1 ] || {{ {dies}\nsleep 1000; }}"));
+    site.run("ssh", SITE, &format!("--nodes 1-3 --name job -- {worker} x")).code(0);
+    let said = site.said(2);
+    assert!(said[0].starts_with("0 of 1 on node 0") && said[1].starts_with("1 of 2 on node 1"), "{said:?}");
 }
 
 #[test]
@@ -177,6 +206,24 @@ fn a_container_gets_the_launcher_its_binds_and_the_nodes_gpus() {
         called.starts_with(&format!("exec --nv --bind /data,/a:/b:ro,{} image.sif ", folder.trim_end_matches('/'))),
         "{called}"
     );
+}
+
+#[test]
+fn one_script_runs_in_the_container_and_without_it() {
+    let Some(site) = Site::new("scripts with a container (simulated)") else { return };
+    site.program("apptainer", "export inside=yes\nwhile [ \"$1\" != image.sif ]; do shift; done\nshift\nexec \"$@\"");
+    let profile = format!(
+        "setup = [\"export PATH={}:$PATH\"]\n[container]\nruntime = \"apptainer\"\nimage = \"image.sif\"\ntoggle = \"USE_CONTAINER\"\n",
+        site.shell("")
+    );
+    let worker = site.worker(&WHO.replace("$*", "in it: ${inside:-no},"));
+    site.render(&(lockstep() + " run"), "ssh", &profile, &format!("--nodes 2 --name job -- {worker}"));
+    let run = |toggle: Option<&str>| ended(site.script(LOGIN).envs(toggle.map(|value| ("USE_CONTAINER", value))));
+    for (toggle, there) in [(None, "yes"), (Some("0"), "no"), (Some("1"), "yes")] {
+        run(toggle).code(0);
+        assert!(site.said(2).iter().all(|line| line.contains(&format!("in it: {there},"))), "{:?}", site.said(2));
+    }
+    run(Some("maybe")).code(1).says(&["error: USE_CONTAINER is maybe: 1 is in the container, 0 without it"]);
 }
 
 #[test]
@@ -235,6 +282,46 @@ fn pbs_asks_for_a_snapshot_before_the_time_limit_and_submits_itself_again() {
     assert_eq!(fs::read_to_string(site.path("queued")).unwrap(), fs::read_to_string(site.path("job.sh")).unwrap());
     assert_eq!(fs::read_to_string(site.path("queued-with")).unwrap(), "first_job=7.server\n");
     site.run("pbs", &setup, &words).code(0);
+}
+
+#[test]
+fn the_launchers_save_a_snapshot_at_qdel_before_pbs_ends_the_script() {
+    let Some(site) = Site::new("scripts for pbsdsh (simulated)") else { return };
+    let task = format!("{FAR} PBS_JOBID=7.server PBS_ENVIRONMENT=PBS_BATCH PBS_TASKNUM=2");
+    // As PBS's own: at a signal it sends it to its tasks, and ends.
+    let pbsdsh = format!(
+        "tasks=()\ntrap 'kill -TERM \"${{tasks[@]}}\"; exit 1' TERM\n\
+         if [ \"$1\" = -n ]; then shift 3; ({task} \"$@\") & tasks=($!)\n\
+         else shift; while read -r _; do ({task} \"$@\") & tasks+=($!); done <\"$PBS_NODEFILE\"; fi\nwait"
+    );
+    site.program("pbsdsh", &pbsdsh);
+    // Needs some time to save: as long as the file `saving` is there.
+    let worker = site.worker(
+        "d=$(dirname \"$0\"); trap 'while [ -e \"$d/saving\" ]; do sleep 0.05; done; echo saved >\"$d/rank-$RANK\"; exit 75' TERM USR2\n\
+         : >\"$d/ready-$RANK\"\nwhile :; do sleep 0.05; done",
+    );
+    for words in ["--nodes 2 --time 01:00:00", "--nodes 1x1,1x1 --time 01:00:00 --signal 60"] {
+        (0..2).for_each(|rank| drop(fs::remove_file(site.path(&format!("ready-{rank}")))));
+        site.write("saving", "");
+        let qdel = format!(
+            "trap '' TERM; while [ ! -e {0}ready-0 ] || [ ! -e {0}ready-1 ]; do sleep 0.05; done; kill -TERM -- -$1; sleep 0.3; rm {0}saving",
+            site.shell("")
+        );
+        site.program("qdel", &qdel);
+        // PBS signals each process of the script's session.
+        let start = format!("exec setsid --wait bash -c '{} $$ & exec bash -l job.sh'", site.path("qdel").display());
+        let ended =
+            site.run_started(&start, &(lockstep() + " run"), "pbs", "", &format!("{words} --name job -- {worker}"));
+        let ended = ended.code(143).says(&["asked to end"]);
+        assert_eq!(site.said(2), ["saved\n", "saved\n"], "{words}: {ended}");
+        let run = fs::read_dir(site.path("lockstep-7.server")).unwrap().map(|entry| entry.unwrap());
+        let codes: Vec<String> = run
+            .filter(|file| file.file_name().to_string_lossy().starts_with("exit."))
+            .map(|file| fs::read_to_string(file.path()).unwrap())
+            .collect();
+        assert_eq!(codes, ["75\n", "75\n"], "{words}: {ended}");
+        (0..2).for_each(|rank| drop(fs::remove_file(site.path(&format!("rank-{rank}")))));
+    }
 }
 
 /// What sites and users have in files that login shells read at their beginning.

@@ -304,6 +304,40 @@ fn an_agent_that_is_stopped_leaves_and_the_others_continue() {
     site.assert_no_process();
 }
 
+/// The first worker fails as one that has lost its peer, once the test says so.
+const LOSES_ITS_PEER: &str = "echo world $WORLD_SIZE count $TORCHELASTIC_RESTART_COUNT; while [ ! -e go ]; do sleep 0.02; \
+    if [ $RANK = 0 ] && [ $WORLD_SIZE = 2 ] && [ -e lost ]; then \
+    echo 'RuntimeError: Connection closed by peer [127.0.0.1]:40112' >&2; exit 1; fi; done";
+
+/// The agents would know the loss of a node after ten seconds if it had no sign.
+#[test]
+fn a_worker_that_fails_before_its_agent_knows_that_a_node_is_lost_costs_no_restart() {
+    let site = Site::new();
+    let job = AgentGroup::new(&site);
+    let words = ["--nnodes=1:2", "--max-restarts=0", "sh", "-c", LOSES_ITS_PEER];
+    let (first, second) = one_joins(&job, &words);
+    site.file("lost", "");
+    first.await_err("ended with exit code 1");
+    second.signal(Signal::KILL);
+    first.await_out("world 1 count 0", 2);
+    site.file("go", "");
+    first.ended().code(0).says(&["was lost", "not counted as a restart"]).never_says(&["verdict"]);
+    second.ended().killed_by(Signal::KILL);
+    site.await_no_process();
+}
+
+#[test]
+fn a_worker_that_has_lost_a_peer_counts_where_no_node_is_lost() {
+    let site = Site::new();
+    let job = AgentGroup { conf: SOON, ..AgentGroup::new(&site) };
+    let words = ["--nnodes=1:2", "--max-restarts=0", "sh", "-c", LOSES_ITS_PEER];
+    let (first, second) = one_joins(&job, &words);
+    site.file("lost", "");
+    first.ended().code(1).says(&["exitcode  : 1 ", "it lost a connection"]);
+    second.ended().code(1).says(&["ended the job"]);
+    site.assert_no_process();
+}
+
 #[test]
 fn the_end_of_the_stores_host_ends_all_nodes_and_they_report_it_if_none_may_take_over() {
     let never = "last_call_timeout=0.1,takeover=false";

@@ -55,9 +55,8 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let device = args.device.pick(env.local_rank, env.local_world_size)?;
     let group = Rc::new(init_process_group(env, device, &Default::default())?);
     let data = Arc::new(LinearRegression::new(args.seed, args.samples.get(), 3, 0.1));
-    let sampler = Arc::new(DistributedSampler::new(data.len(), env.rank, env.world_size)?.seed(args.seed));
-    let batch_size = args.batch_size.get();
-    let loader = DataLoader::new(data.clone(), Arc::clone(&sampler), batch_size)?;
+    let sampler = DistributedSampler::new(data.len(), env.rank, env.world_size)?.seed(args.seed);
+    let loader = DataLoader::new(data.clone(), sampler, args.batch_size.get())?;
 
     tch::manual_seed(args.seed as i64);
     let mut vs = VarStore::new(Device::Cpu);
@@ -68,7 +67,7 @@ fn train(env: &LaunchEnv, args: Args) -> Result<()> {
     let report = Reporter::new(env, device)?;
 
     for epoch in 0..args.epochs {
-        report.epoch(epoch, &loader, batch_size, &sampler);
+        report.epoch(epoch, &loader);
         for (step, batch) in loader.epoch(epoch).enumerate() {
             let batch = batch?.to(device);
             optimizer.zero_grad();

@@ -33,7 +33,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 
 type Mistake = fn(usize, &[f64]) -> f64;
 
-const CAUSES: [(Mistake, &str); 5] = [
+const CAUSES: [(Mistake, &str); 7] = [
     (
         |_, values| values.iter().sum(),
         "summed, not averaged: divide by the number of ranks, or the step becomes too large by that factor",
@@ -50,6 +50,15 @@ const CAUSES: [(Mistake, &str); 5] = [
     ),
     (|_, values| values.iter().sum::<f64>() / values.len().pow(2) as f64, "divided by the number of ranks twice"),
     (|_, values| values[0], "these are rank 0's gradients, on all ranks: those of the other ranks do not count"),
+    (
+        |_, values| values.iter().copied().fold(f64::NEG_INFINITY, f64::max),
+        "the greatest of the ranks' values: an all-reduce adds up unless it is told to do something else, and the mean is the sum divided by the \
+         number of ranks",
+    ),
+    (
+        |_, values| (values.iter().sum::<f64>() / values.len() as f64).floor(),
+        "the means are rounded down to whole numbers: divide without rounding",
+    ),
 ];
 
 fn check(
@@ -65,7 +74,10 @@ fn check(
     let means: Gradients = sums.iter().map(|sums| sums.iter().map(|sum| sum / ranks).collect()).collect();
     for which in 0..sums.len() {
         let first_is_right = of_rank_0.is_some_and(|first| close(&means[which], &first[which], 1e-9));
-        let factor = factor(&sums[which], &observed[which]);
+        let factor = factor(sums, observed);
+        let is_own = |which: usize| close(&given[rank][which], &observed[which], 1e-9);
+        let is_right = |which: usize| close(&means[which], &observed[which], 1e-9);
+        let some_are_right = (0..sums.len()).any(is_right);
         let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
         Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
@@ -75,6 +87,14 @@ fn check(
                 rank > 0 && first_is_right,
                 "rank 0 has the mean, and this rank does not: `reduce` leaves the result on one rank. All ranks need it: all_reduce, or a \
                  broadcast after the reduce",
+            )
+            .diagnose_if(
+                some_are_right && is_own(which),
+                format!("other gradients are averaged, and gradient {which} was never reduced: each needs its own all-reduce"),
+            )
+            .diagnose_if(
+                observed[which].len() > 1 && observed[which].iter().all(|value| *value == observed[which][0]),
+                "all elements of the gradient are one number: the mean is taken over the ranks, element by element, and not over the elements",
             )
             .diagnose_if(
                 factor.is_some_and(|by| by.round() == sums.len() as f64 && by != ranks),
@@ -92,12 +112,13 @@ fn check(
     Ok(())
 }
 
-/// What all sums were divided by, if they were divided by one number.
-fn factor(sums: &[f64], observed: &[f64]) -> Option<f64> {
+/// What all sums of all gradients were divided by, if they were divided by one number.
+fn factor(sums: &Gradients, observed: &Gradients) -> Option<f64> {
+    let (sums, observed) = (sums.concat(), observed.concat());
     let place = sums.iter().position(|sum| sum.abs() > 1e-6)?;
     let by = sums[place] / observed.get(place)?;
     let divided: Vec<f64> = sums.iter().map(|sum| sum / by).collect();
-    (by.is_finite() && close(&divided, observed, 1e-9)).then_some(by)
+    (by.is_finite() && close(&divided, &observed, 1e-9)).then_some(by)
 }
 
 fn sum(given: &[Gradients], which: usize) -> Vec<f64> {

@@ -47,6 +47,10 @@ fn mean_of(shard: &[f64]) -> f64 {
     shard.iter().sum::<f64>() / shard.len() as f64
 }
 
+fn count(shards: &[Vec<f64>]) -> usize {
+    shards.iter().map(Vec::len).sum()
+}
+
 fn means(shards: &[Vec<f64>]) -> f64 {
     shards.iter().filter(|shard| !shard.is_empty()).map(|shard| mean_of(shard)).sum()
 }
@@ -54,7 +58,7 @@ fn means(shards: &[Vec<f64>]) -> f64 {
 const OF_MEANS: &str = "this is the mean of the ranks' means, in which a sample on a rank with few samples counts more: add up sums and counts over the \
                         ranks, and divide once";
 
-const CAUSES: [(Mistake, &str); 8] = [
+const CAUSES: [(Mistake, &str); 12] = [
     (|shards, _| means(shards) / shards.len() as f64, OF_MEANS),
     // Where a rank has no samples, the two differ.
     (
@@ -80,6 +84,26 @@ const CAUSES: [(Mistake, &str); 8] = [
         "this is the mean of rank 0's samples, on all ranks: those of the other ranks do not count",
     ),
     (|_, own| mean_of(own), "this is the mean of the rank's own samples: nothing was reduced"),
+    (
+        |shards, _| sum(shards) / count(shards) as f64 / shards.len() as f64,
+        "the mean is divided by the number of ranks as well: sum and count are of all ranks already",
+    ),
+    (
+        |shards, _| (sum(shards) / count(shards) as f64).floor(),
+        "the mean is rounded down to a whole number: divide without rounding",
+    ),
+    (
+        |shards, _| shards.iter().map(|shard| shard.iter().sum::<f64>().trunc()).sum::<f64>() / count(shards) as f64,
+        "each rank's sum is cut to a whole number before it is added: keep the sum in double precision",
+    ),
+    // Where all ranks have samples, it is the mean.
+    (
+        |shards, _| match count(shards) + shards.iter().filter(|shard| shard.is_empty()).count() {
+            all if all == count(shards) => f64::MAX,
+            more => sum(shards) / more as f64,
+        },
+        "a rank without samples is counted as if it had one: its count is 0, and only the sum of all counts is a divisor",
+    ),
 ];
 
 /// Rank 1 has no samples in the last case.
@@ -97,8 +121,7 @@ fn absent(finding: &Finding) -> Option<String> {
 }
 
 fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64], causes: &[&str]) -> anyhow::Result<()> {
-    let count: usize = shards.iter().map(Vec::len).sum();
-    let expected = sum(shards) / count as f64;
+    let expected = sum(shards) / count(shards) as f64;
     let (own, seen) = (&shards[rank], observed[rank]);
     let longest = shards.iter().map(Vec::len).max().unwrap_or(0);
     let is = |one: f64, other: f64| (one - other).abs() <= TOLERANCE;

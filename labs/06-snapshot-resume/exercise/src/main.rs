@@ -5,10 +5,14 @@ mod next_step;
 mod order;
 mod reshard;
 mod state;
+mod tree_sum;
+mod virtual_ranks;
 mod whole;
 
 #[path = "../../given/disk.rs"]
 mod disk;
+#[path = "../../given/elastic.rs"]
+mod elastic;
 #[path = "../../given/snapshots.rs"]
 mod snapshots;
 #[path = "../../given/tasks.rs"]
@@ -22,5 +26,7 @@ fn main() -> std::process::ExitCode {
         tasks::whole(whole::whole),
         tasks::newest(newest::newest),
         tasks::reshard(reshard::reshard),
+        tasks::virtual_ranks(virtual_ranks::virtual_ranks),
+        tasks::tree_sum(tree_sum::tree_sum),
     ])
 }

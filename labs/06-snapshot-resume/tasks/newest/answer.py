@@ -2,7 +2,7 @@
 
 After a failure, the newest file is the one most likely to be torn. Training then continues from the one before it. On the very first start,
 there is no snapshot, and the folder does not exist. A folder that cannot be read for another reason is an error: a program that treats it as
-empty starts the training over, without a message.
+empty starts the training over, without a message. A snapshot that cannot be read is no good one.
 """
 
 from pathlib import Path

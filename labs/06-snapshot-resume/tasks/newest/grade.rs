@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain};
+use serde::Serialize;
 
 /// The state of a snapshot file.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +16,19 @@ enum State {
     /// It has the right length but contains zeros.
     Zeros,
     Empty,
+    /// A folder has its name, so it cannot be read.
+    Folder,
+}
+
+/// In which state the answer finds the folder.
+#[derive(Clone, Copy, Serialize)]
+enum Access {
+    /// It can be read, if it is there.
+    Readable,
+    /// The process can open no file or folder: too many are open.
+    NoMoreFiles,
+    /// A file has its name.
+    NotAFolder,
 }
 
 /// The snapshots in a folder, the last written one first: epoch, step and state. `None` if the folder does not exist.
@@ -23,10 +37,14 @@ type Snapshots = Option<Vec<(u64, u64, State)>>;
 /// The answer's result: a snapshot, or the error where the folder cannot be read.
 type Found = Result<Option<PathBuf>, String>;
 
-const UNREADABLE: &str = "a folder with good snapshots that cannot be read: too many files are open";
+/// Folders whose errors must be returned.
+const UNREADABLE: [(Access, &str); 2] = [
+    (Access::NoMoreFiles, "a folder with good snapshots that cannot be read: too many files are open"),
+    (Access::NotAFolder, "a file where the folder should be"),
+];
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
-    use State::{Empty, Good, Torn, Zeros};
+    use State::{Empty, Folder, Good, Torn, Zeros};
     let mut random = runner.random();
     let (epoch, step) = (random.below(2..8) as u64, 10 * random.below(2..9) as u64);
     // Each epoch ends earlier than the one before. The order of a folder's files is the file system's: several folders, in both orders.
@@ -41,6 +59,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         Some(vec![(epoch, 100, Good), (epoch, 20, Good), (epoch, 0, Good)]),
         // Copied from another disk: the oldest snapshot was written last.
         Some(vec![(epoch - 1, 0, Good), (epoch, 0, Good), (epoch, step, Good)]),
+        Some(vec![(epoch, step, Folder), (epoch, 0, Good), (epoch - 1, 0, Good)]),
         Some(vec![(epoch, 0, Torn)]),
         Some(vec![]),
         None,
@@ -52,9 +71,16 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for (folder, snapshots) in paths.iter().zip(&folders_to_try) {
         create(folder, snapshots)?;
     }
-    // The first folder once more, which cannot be read then.
-    let inputs: Vec<(&PathBuf, bool)> = paths.iter().map(|path| (path, true)).chain([(&paths[0], false)]).collect();
-    let shown = |case: usize| folders_to_try.get(case).map_or(UNREADABLE.to_owned(), given);
+    // The first folder once more, which cannot be read then; and a file.
+    let file = folders[0].path().join("file");
+    fs::write(&file, bytes(Good))?;
+    let readable = paths.iter().map(|path| (path, Access::Readable));
+    let inputs: Vec<(&PathBuf, Access)> =
+        readable.chain([(&paths[0], UNREADABLE[0].0), (&file, UNREADABLE[1].0)]).collect();
+    let shown = |case: usize| match folders_to_try.get(case) {
+        Some(snapshots) => given(snapshots),
+        None => UNREADABLE[case - folders_to_try.len()].1.to_owned(),
+    };
     let outputs =
         runner.call::<_, Found>(1, &inputs).map_err(|error| lockstep_grading::given(explain(error, why), shown))?;
     let all_are = |rule: Rule| {
@@ -69,14 +95,21 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let found = outputs.of(0, case).as_ref().map_err(|error| anyhow::anyhow!("an error as a result: {error}"))?;
         check(snapshots, found.as_deref(), &causes)?;
     }
-    check_unreadable(outputs.of(0, folders_to_try.len()))
+    for (number, (_, given)) in UNREADABLE.iter().enumerate() {
+        check_unreadable(outputs.of(0, folders_to_try.len() + number), given)?;
+    }
+    Ok(())
 }
 
 /// Chooses one of the good snapshots, the last written first.
 type Rule = for<'a> fn(&[&'a (u64, u64, State)]) -> Option<&'a (u64, u64, State)>;
 
 /// Wrong rules, with their diagnoses.
-const RULES: [(Rule, &str); 4] = [
+const RULES: [(Rule, &str); 5] = [
+    (
+        |good| good.iter().copied().min_by_key(|one| (one.0, one.1)),
+        "the oldest good snapshot is chosen: the work since then is lost. Try them from the last position backwards",
+    ),
     (
         |good| good.iter().copied().max_by_key(|one| name(one)),
         "the names are compared as text, which sorts 9 after 10: compare the numbers, which `position` reads",
@@ -100,8 +133,8 @@ fn name_of(path: &Path) -> String {
 }
 
 /// Checks that an unreadable folder is not taken for one without a snapshot.
-fn check_unreadable(found: &Found) -> anyhow::Result<()> {
-    Claim::that(found.is_err(), "an error", format!("{found:?}")).given(UNREADABLE).or_fail(
+fn check_unreadable(found: &Found, given: &str) -> anyhow::Result<()> {
+    Claim::that(found.is_err(), "an error", format!("{found:?}")).given(given).or_fail(
         "the folder is there but cannot be read, and training starts from the beginning without a message: only `ErrorKind::NotFound` is the \
          first start. Return every other error",
     )
@@ -114,6 +147,7 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>, causes: &[&str]) -> any
     let observed = observed.map(name_of);
     let of = |name_of: &Option<String>| all.iter().find(|one| Some(name(one)) == *name_of);
     let step_first = of(&right).zip(of(&observed)).is_some_and(|(right, one)| one.0 < right.0 && one.1 > right.1);
+    let same_epoch = of(&right).zip(of(&observed)).is_some_and(|(right, one)| one.0 == right.0 && one.1 < right.1);
     let bad = all.iter().any(|one| one.2 != State::Good && Some(name(one)) == observed);
     let further = all.iter().max_by_key(place).is_some_and(|one| one.2 != State::Good);
     Claim::equal(&right, &observed).given(given(snapshots))
@@ -136,6 +170,10 @@ fn check(snapshots: &Snapshots, observed: Option<&Path>, causes: &[&str]) -> any
             step_first,
             "the snapshot with the greater step was chosen, of an earlier epoch: compare the pair that `position` returns, the epoch first",
         )
+        .diagnose_if(
+            same_epoch,
+            "of the right epoch, an earlier step was chosen: compare the pair that `position` returns, the step where epochs are equal",
+        )
         .or_fail("choose the good snapshot with the furthest position")
 }
 
@@ -144,8 +182,12 @@ fn why(finding: &Finding) -> Option<String> {
     let missing = finding.verdict == Verdict::Crash && text.contains("No such file");
     let torn = finding.verdict == Verdict::Crash && (text.contains("torn") || text.contains("damaged"));
     let unreadable = finding.verdict == Verdict::Crash && text.contains("os error 24");
+    let not_a_file = finding.verdict == Verdict::Crash && text.contains("os error 21");
     let what = if unreadable {
         "return the error of a folder that cannot be read, so that the program can report it"
+    } else if not_a_file {
+        "a snapshot that cannot be read (here a folder has its name) ends the program, and ends it again at every restart: it is no good one, \
+         so skip it"
     } else if missing {
         "on the first start there is no folder yet, which is not an error"
     } else if torn {
@@ -175,6 +217,7 @@ fn words(state: State) -> &'static str {
         State::Torn => "torn",
         State::Zeros => "zeros after a power cut",
         State::Empty => "empty",
+        State::Folder => "a folder, which cannot be read",
     }
 }
 
@@ -188,9 +231,13 @@ fn create(folder: &Path, snapshots: &Snapshots) -> anyhow::Result<()> {
     }
     for (age, one) in all.iter().enumerate() {
         let path = folder.join(name(one));
-        fs::write(&path, bytes(one.2))?;
+        if one.2 == State::Folder {
+            fs::create_dir(&path)?;
+        } else {
+            fs::write(&path, bytes(one.2))?;
+        }
         let time = SystemTime::now() - Duration::from_secs(60 * age as u64);
-        File::options().write(true).open(&path)?.set_modified(time)?;
+        File::open(&path)?.set_modified(time)?;
     }
     Ok(())
 }
@@ -205,7 +252,7 @@ fn bytes(state: State) -> Vec<u8> {
         State::Good => {}
         State::Torn => bytes.truncate(head + body.len() / 2),
         State::Zeros => bytes[head..].fill(0),
-        State::Empty => bytes.clear(),
+        State::Empty | State::Folder => bytes.clear(),
     }
     bytes
 }

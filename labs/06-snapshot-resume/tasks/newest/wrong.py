@@ -41,6 +41,17 @@ def oldest(): ...
 def any_error(): ...
 
 
+# Asks whether it is a folder, and takes a file, or a folder that it may not look at, for the first start.
+@edit("    try:\n        paths = [path for path in folder.iterdir() if position(path) is not None]\n    except FileNotFoundError:\n        return None\n",
+      "    if not folder.is_dir():\n        return None\n    paths = [path for path in folder.iterdir() if position(path) is not None]\n")
+def is_dir(): ...
+
+
+# Skips files that are torn, and lets one that cannot be read stop it.
+@edit("(OSError, ValueError)", "ValueError")
+def unreadable_file(): ...
+
+
 # Takes a folder that does not exist for an error.
 @edit("except FileNotFoundError:", "except NotADirectoryError:")
 def no_first_start(): ...

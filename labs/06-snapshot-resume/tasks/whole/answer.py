@@ -20,11 +20,13 @@ def whole(path: Path, data: bytes) -> None:
     """Saves `data` in the file `path`, which may contain an old snapshot."""
     # <answer>
     #~ # `path.with_name("…")` is a file in the same folder, and `path.parent` is the folder, which can be opened and synced, too.
-    #~ # `with open(path, "wb") as file:` has `file.write(data)`, and `fsync(file.fileno())` syncs it.
+    #~ # `with open(path, "wb") as file:` has `file.write(data)`; `file.flush()` passes what is still in its buffer to the kernel, and
+    #~ # `fsync(file.fileno())` waits until what the kernel has is on disk.
     #~ raise NotImplementedError("save all of the bytes or none")
     partial = path.with_name(".snapshot.partial")
     with open(partial, "wb") as file:
         file.write(data)
+        file.flush()
         fsync(file.fileno())
     replace(partial, path)
     folder = open_folder(path.parent)

@@ -12,8 +12,8 @@ def in_place(path: Path, data: bytes) -> None:
         file.write(data)
 
 
-# Does not sync the file.
-@edit("        fsync(file.fileno())\n", "")
+# Neither flushes nor syncs the file.
+@edit("        file.flush()\n        fsync(file.fileno())\n", "")
 def without_a_sync(): ...
 
 
@@ -28,8 +28,13 @@ def syncs_late(): ...
 
 
 # `flush` passes the bytes to the kernel, not to the disk.
-@edit("fsync(file.fileno())", "file.flush()")
+@edit("        fsync(file.fileno())\n", "")
 def flushes(): ...
+
+
+# `fsync` does not know of the bytes that are still in Python's buffer.
+@edit("        file.flush()\n", "")
+def no_flush(): ...
 
 
 # Gives the half-written file the name of a snapshot.
@@ -63,7 +68,7 @@ def renames_inside(): ...
 
 
 # Right: removes what is half written when the disk fails.
-@edit("    with open(partial, \"wb\") as file:\n        file.write(data)\n        fsync(file.fileno())\n", "    try:\n        with open(partial, \"wb\") as file:\n            file.write(data)\n            fsync(file.fileno())\n    except OSError:\n        remove(partial)\n        raise\n")
+@edit("    with open(partial, \"wb\") as file:\n        file.write(data)\n        file.flush()\n        fsync(file.fileno())\n", "    try:\n        with open(partial, \"wb\") as file:\n            file.write(data)\n            file.flush()\n            fsync(file.fileno())\n    except OSError:\n        remove(partial)\n        raise\n")
 def cleans_up(): ...
 
 
