@@ -185,7 +185,8 @@ pub(super) const ENDS: &str = "# Not `exit`, after which a login shell reads ~/.
 /// Starts the second script on all nodes; sets `code`.
 fn start(profile: &Profile, job: &BatchJob) -> String {
     let (nodes, workers) = (job.nodes(), job.groups[0].workers);
-    let all_ended = if job.min_nodes.is_some() { ONE_ENDED } else { ALL_ENDED };
+    let ended = if job.min_nodes.is_some() { ONE_ENDED } else { ALL_ENDED };
+    let ended = ended.replace("{asked}", ASKED).replace("{nodes}", &nodes.to_string());
     if let Some(command) = command(profile, job) {
         let command = command.replace("{nodes}", &nodes.to_string()).replace("{hosts}", "\"$run/hosts\"");
         let start = format!("{command} \"${{agent[@]}}\" {workers}");
@@ -195,13 +196,13 @@ fn start(profile: &Profile, job: &BatchJob) -> String {
         } else {
             format!("# One launcher on each node; it starts the workers there.\ncode=0\n{start} || code=$?\n")
         };
-        return text + &all_ended.replace("{nodes}", &nodes.to_string());
+        return text + &ended;
     }
     let counts: Vec<String> =
         job.groups.iter().flat_map(|group| vec![group.workers.to_string(); group.nodes as usize]).collect();
     let pbs = || [HAS_PBSDSH, AT_QDEL, PBSDSH_EACH, WAIT_FOR_PBSDSH].concat();
-    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { pbs() } + all_ended;
-    text.replace("{workers}", &counts.join(" ")).replace("{nodes}", &nodes.to_string())
+    let text = if profile.scheduler == Scheduler::Ssh { SSH.to_owned() } else { pbs() };
+    text.replace("{workers}", &counts.join(" ")) + &ended
 }
 
 /// The command that starts a program once on each node, where one command does.
@@ -249,13 +250,17 @@ for _ in {1..60}; do
   if { [ \"$code\" -ne 0 ] && [ -z \"${asked:-}\" ]; } || [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -ge {nodes} ]; then break; fi
   sleep 1
 done
-if [ -n \"${asked:-}\" ]; then
-  echo \"asked to end: $run/exit.NODE is a node's exit code, 75 if it has saved a snapshot\" >&2
-  code=143
-elif [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
+{asked}elif [ \"$(find \"$run\" -name 'exit.*' -exec cat {} + | grep -cx 0)\" -ne {nodes} ]; then
   echo \"error: not all nodes ended well: $run/exit.NODE is a node's exit code; a node without one did not run $run/agent.sh to its end\" >&2
   if [ \"$code\" -eq 0 ]; then code=1; fi
 fi
+";
+
+/// At qdel, the launchers end after their snapshot.
+const ASKED: &str = "\
+if [ -n \"${asked:-}\" ]; then
+  echo \"asked to end: $run/exit.NODE is a node's exit code, 75 if it has saved a snapshot\" >&2
+  code=143
 ";
 
 /// A launcher ends well only if the training has: so does the job, whatever became of the nodes that were lost.
@@ -265,7 +270,7 @@ for _ in {1..60}; do
   if [ \"$(find \"$run\" -name 'exit.*' | wc -l)\" -gt 0 ]; then break; fi
   sleep 1
 done
-if find \"$run\" -name 'exit.*' -exec cat {} + | grep -qx 0; then
+{asked}elif find \"$run\" -name 'exit.*' -exec cat {} + | grep -qx 0; then
   code=0
 else
   echo \"error: no node ended well: $run/exit.NODE is a node's exit code; a node without one was lost, or did not run $run/agent.sh to its end\" >&2
