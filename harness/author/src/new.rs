@@ -223,7 +223,7 @@ fn section(name: &str, entries: &Table) -> String {
 }
 
 /// What our crates need for their own tests alone, which the lock file does not tell.
-const OF_TESTS: &str = "lockstep-testkit";
+const OF_TESTS: [&str; 3] = ["lockstep-launch", "lockstep-replay", "lockstep-testkit"];
 
 /// The names of all crates that the package needs: cargo warns of a profile for any other.
 fn needed<'a>(lock: &'a Lock, mut next: Vec<&'a str>) -> BTreeSet<&'a str> {
@@ -232,7 +232,7 @@ fn needed<'a>(lock: &'a Lock, mut next: Vec<&'a str>) -> BTreeSet<&'a str> {
         if needed.insert(name) {
             let packages = lock.package.iter().filter(|package| package.name == name);
             let direct = packages.flat_map(|package| &package.dependencies).filter_map(|of| of.split(' ').next());
-            next.extend(direct.filter(|of| *of != OF_TESTS));
+            next.extend(direct.filter(|of| !OF_TESTS.contains(of)));
         }
     }
     needed

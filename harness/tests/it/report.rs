@@ -150,7 +150,7 @@ fn refuses_what_is_no_run_and_says_where_one_is() {
     EventSink::open(&folder, 0, 0).unwrap().emit(&step(0, 1.0));
     ended(&mut report(parent.path(), &[])).code(2).says(&["there are no event files", "there are some in", "/events"]);
     ended(&mut report(&folder.join("rank-0.jsonl"), &[])).code(2).says(&["cannot read the event files in"]);
-    ended(&mut report(&folder, &["-o", "curves.pdf"])).code(2).says(&[".html (a page), .csv or .json"]);
+    ended(&mut report(&folder, &["-o", "curves.pdf"])).code(2).says(&[".html (a page), .csv, .json"]);
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     ended(&mut report(&folder, &["--serve", &address])).code(2).says(&["cannot serve at", "takes a free port"]);
