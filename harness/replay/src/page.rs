@@ -87,6 +87,7 @@ pub(crate) fn summary(replay: &Replay) -> String {
         ([first, ..], _) => plain(&first.text),
         ([], [first, ..]) => plain(&first.text),
         _ if deaths > 0 => format!("{} ended badly; no rank stood still", count(deaths, "process")),
+        _ if replay.waits.iter().any(|wait| wait.to.is_none()) => "some ranks wait where the recording ends".to_owned(),
         _ => "no rank stood still, and the ranks' calls are the same".to_owned(),
     }
 }

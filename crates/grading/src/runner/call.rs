@@ -7,6 +7,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::events::{AgentEvent, AgentSink};
 use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 use lockstep_contract::foreign::{self, quotation};
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES, recording};
@@ -188,11 +189,21 @@ pub(super) fn kept_recording() -> PathBuf {
 impl RunningCall<'_> {
     /// Keeps what the ranks have recorded in `file`, in place of what was there, if they hung or made different calls. `None` if nothing was
     /// recorded, as by ranks in Python, or it cannot be kept: the finding matters more.
-    pub(super) fn keep(&self, result: &CallResult, file: PathBuf) -> Option<PathBuf> {
+    pub(super) fn keep(&self, result: &CallResult, pids: &[u32], file: PathBuf) -> Option<PathBuf> {
         let folder = self.folder.join(RECORDED);
         let recorded = recording::parts(&folder).is_ok_and(|parts| !parts.is_empty());
         if !recorded || !is_about_calls(result) {
             return None;
+        }
+        // Without the ends of processes, it would not show that calls never ended.
+        let ends = AgentSink::open(&folder, "grader").ok()?;
+        for (rank, (pid, outcome)) in pids.iter().zip(&result.outcomes).enumerate() {
+            let (code, stopped) = match outcome {
+                RankOutcome::Answered(_) => (0, false),
+                RankOutcome::Died(exit) => (exit.torch_code(), false),
+                RankOutcome::Stopped => (-9, true),
+            };
+            ends.emit(&AgentEvent::Ended { attempt: 0, rank, local_rank: rank, pid: *pid, code, stopped });
         }
         let program = self.program.path.display().to_string();
         let header = recording::Header { program, ..recording::Header::default() };
@@ -247,7 +258,7 @@ mod tests {
         let result = |outcomes: Vec<RankOutcome>, finding| CallResult { outcomes, finding, ..CallResult::default() };
         let hang = result(vec![RankOutcome::Stopped], Some(Finding::new(Verdict::Hang, "no rank moves")));
         let kept = || folder.path().join("kept");
-        assert_eq!(call.keep(&hang, kept()), None, "nothing is recorded");
+        assert_eq!(call.keep(&hang, &[], kept()), None, "nothing is recorded");
         let recorded = folder.path().join(RECORDED);
         std::fs::create_dir(&recorded).unwrap();
         std::fs::write(recorded.join("rank-0.jsonl"), "a line\n").unwrap();
@@ -255,11 +266,11 @@ mod tests {
         let differ =
             result(vec![failed("barrier on rank 0 met different calls on different ranks after 0.01 s")], None);
         for about_calls in [&hang, &differ] {
-            let file = call.keep(about_calls, kept()).unwrap();
+            let file = call.keep(about_calls, &[1], kept()).unwrap();
             assert!(std::fs::read_to_string(&file).unwrap().ends_with("\na line\n"));
         }
         let other = result(vec![failed("no sum")], Some(Finding::new(Verdict::OutOfBounds, "too many threads")));
-        assert_eq!(call.keep(&other, kept()), None);
+        assert_eq!(call.keep(&other, &[], kept()), None);
         // The ranks are told where to record.
         let is_folder = |(name, value): &(OsString, Option<OsString>)| {
             name == recording::FOLDER && value.as_deref() == Some(recorded.as_os_str())

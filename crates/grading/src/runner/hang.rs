@@ -80,7 +80,7 @@ impl RunningCall<'_> {
         let (printed, notes) = (last_lines(self.folder, self.ranks), self.answers.notes(self.ranks));
         let left_files = self.folder.join(WORK).read_dir()?.next().is_some();
         let result = CallResult { outcomes, finding, begun, orphans, printed, notes, left_files, recording: None };
-        let recording = self.keep(&result, kept_recording());
+        let recording = self.keep(&result, pids, kept_recording());
         Ok(CallResult { recording, ..result })
     }
 
