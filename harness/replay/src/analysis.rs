@@ -8,8 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::lanes::ranks_text;
 use crate::model::{Awaited, Lane, Mismatch, Process, Replay, Span, SpanKind, Standstill, Wait};
-use crate::read::ranks_text;
 
 /// A wait that lasts longer is a standstill, if it never ends.
 const STILL: u64 = 1_000_000_000;

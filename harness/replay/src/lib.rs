@@ -1,7 +1,7 @@
 //! Recordings of runs: reads what `lockstep run --record FILE` and `LOCKSTEP_RECORD=DIR` leave, finds out who waited for whom, and shows it.
 //!
 //! - [`model`]: a [`Replay`], as the page of `lockstep replay` shows it.
-//! - [`mod@read`]: lines to lanes, in spite of damage; `flight_recorder`: the same from PyTorch's files.
+//! - [`mod@read`]: files to lines, in spite of damage; `lanes`: lines to lanes; `flight_recorder`: the same from PyTorch's files.
 //! - [`analysis`]: calls of one rank matched with those of the others; waits, differing calls, and who stood still first.
 //! - [`ReplayOptions`]: `lockstep replay`; `page`: the page that it writes.
 
@@ -10,6 +10,7 @@
 pub mod analysis;
 mod command;
 mod flight_recorder;
+mod lanes;
 pub mod model;
 mod page;
 pub mod read;
