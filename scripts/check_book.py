@@ -161,17 +161,16 @@ def looks(tab, address, names):
     script = (ROOT / "scripts/lib/look.js").read_text()
     for name in names:
         for width, scheme in ((PHONE, "light"), (WIDE, "dark")):
-            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            tab.prefer(color_scheme=scheme)
             tab.visit(address + name, width)
-            # Folds hide what is in them.
-            tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
+            tab.open_folds()
             found = [fault for look in ("sideways", "words", "texts") for fault in tab.ask(f"{script}.{look}()")]
             if width == PHONE:
                 found += [fault for theme in (LIGHT, DARK) for fault in tab.ask(f"{script}.drawings({json.dumps(theme)})")]
             foreign = {url for url in tab.addresses.values() if not url.startswith((address, "data:"))}
             found += tab.complaints + [f"loads {url} from elsewhere" for url in sorted(foreign)]
             yield from (f"{name} at {width} px, {scheme}: {fault}" for fault in found)
-    tab.call("Emulation.setEmulatedMedia", features=[])
+    tab.prefer()
 
 
 def moves(tab, address):
@@ -183,7 +182,7 @@ def moves(tab, address):
     for page, name in found:
         for width in (PHONE, WIDE):
             tab.visit(f"{address}{page.stem}.html", width)
-            tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
+            tab.open_folds()
             told = tab.ask(f"{script}.moves({json.dumps(name)})")
             # It is drawn again for another width.
             tab.call("Emulation.setDeviceMetricsOverride", width=PHONE + WIDE - width, height=800, deviceScaleFactor=1, mobile=False)
@@ -236,7 +235,7 @@ def projected(tab, address, names):
             yield "the link back does not lead to normal letters"
     for name in names:
         tab.visit(f"{address}{name}?project", *PROJECTORS[0])
-        tab.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
+        tab.open_folds()
         yield from (f"{name} on a projector: {fault}" for fault in tab.ask(f"{script}.sideways()") + tab.complaints)
 
 

@@ -125,7 +125,7 @@ def fits(tab, folder, seats, pictures):
     with serving(folder, "class", "--route", "day") as (_, address):
         for width in (PHONE, WIDE):
             for scheme in ("light", "dark"):
-                tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+                tab.prefer(color_scheme=scheme)
                 tab.visit(f"{address}?route=whole", width, 1200)
                 over = tab.ask("document.documentElement.scrollWidth - innerWidth")
                 if over > 0:
@@ -167,7 +167,7 @@ def hangs(tab, pictures):
                         tab.picture(pictures / f"wall-{seats}-{width}.png")
             for name in ("", "report.html"):
                 for scheme in ("light", "dark"):
-                    tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+                    tab.prefer(color_scheme=scheme)
                     tab.visit(f"{address}{name}?route=day", WIDE, 1600)
                     if unreadable := tab.ask(f"{LOOK}.texts()"):
                         raise RuntimeError(f"in {scheme}, /{name} {unreadable}")
@@ -194,7 +194,7 @@ def draws(tab, folder, pictures):
         if not tab.ask("window.same && document.getElementById('loss-numbers').open") or tab.complaints:
             raise RuntimeError(f"the curves were loaded again, or what was open was closed: {tab.complaints}")
         for width, scheme in ((PHONE, "light"), (WIDE, "dark")):
-            tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            tab.prefer(color_scheme=scheme)
             tab.visit(address, width, 1200)
             if tab.ask("document.documentElement.scrollWidth - innerWidth") > 0:
                 raise RuntimeError(f"the page of curves is wider than {width}")
@@ -215,10 +215,8 @@ def main():
     elif sys.argv[1:]:
         print(__doc__)
         return 2
-    program = browser.find()
-    if not program or not LOCKSTEP.is_file():
-        missing = "`lockstep` is not built" if program else f"none of {', '.join(browser.NAMES)} is on PATH"
-        print(f"not verified here: how the page of a class looks in a browser: {missing}")
+    program = browser.needed("how the page of a class looks in a browser", LOCKSTEP)
+    if not program:
         return 0
     with tempfile.TemporaryDirectory() as parent, browser.opened(program) as tab:
         try:

@@ -24,6 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 LOCKSTEP = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "debug" / "lockstep"
 RECORDINGS = ROOT / "engine" / "launch" / "tests" / "flight_recorder"
 BEGAN = 1_764_000_000.0
+LOOK = (ROOT / "scripts/lib/look.js").read_text()
 PHONE, WIDE = 360, 1400
 SECONDS = 60
 RANKS, CALLS = 8, 10_000
@@ -77,7 +78,7 @@ def plays(tab, address):
     """Everything that a reader can do, at both widths; the keyboard alone for what it can."""
     at = Page(tab)
     for width in (WIDE, PHONE):
-        tab.call("Emulation.setEmulatedMedia", features=[])
+        tab.prefer()
         tab.visit(address, width)
         expect(not tab.ask("document.documentElement.scrollWidth > innerWidth"), f"the page is wider than {width}")
         foreign = {url for url in tab.addresses.values() if not url.startswith(("file:", "data:"))}
@@ -120,7 +121,7 @@ def plays(tab, address):
         at.state()
         expect(tab.ask(chosen) != before, "the arrows up and down do not choose a rank")
         # Without gliding, it plays from moment to moment.
-        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-reduced-motion", "value": "reduce"}])
+        tab.prefer(reduced_motion="reduce")
         at.key("Home")
         at.key(" ")
         at.until("+document.getElementById('lanes').dataset.now > 0", "it does not play where motion is reduced")
@@ -138,28 +139,27 @@ def plays(tab, address):
         rows = tab.ask("document.querySelectorAll('.moments tbody tr').length")
         expect(rows > 0, "there is no table of moments")
         tab.ask("document.querySelector('[data-moment]').click()")
-        listed = tab.ask("(document.getElementById('listed').open = true, 1)")
-        at.until("document.querySelectorAll('#listed tbody tr').length > 0", f"the calls in view are not listed ({listed})")
+        tab.ask("document.getElementById('listed').open = true")
+        at.until("document.querySelectorAll('#listed tbody tr').length > 0", "the calls in view are not listed")
         expect(not tab.complaints, f"it complains: {tab.complaints}")
 
 
 def contrast(tab, address):
     """Words by 4.5, lines and fills of the picture by 3, against what they are on: WCAG 2.1, 1.4.3 and 1.4.11."""
     for scheme in ("light", "dark"):
-        tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        tab.prefer(color_scheme=scheme)
         tab.visit(address, WIDE)
-        low = tab.ask("""(() => {
+        low = tab.ask("(() => { const { colour, contrast } = " + LOOK.strip() + """.colours();
           const style = getComputedStyle(document.documentElement);
-          const colour = (name) => { const probe = document.createElement("i"); probe.style.color = name.startsWith("#") ? name : style.getPropertyValue("--" + name); document.body.append(probe); const found = getComputedStyle(probe).color.match(/[\\d.]+/g).map(Number); probe.remove(); return found; };
-          const light = (c) => c.slice(0, 3).map((v) => v / 255).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-          const ratio = (one, other) => { const [a, b] = [light(colour(one)), light(colour(other))]; return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05); };
+          const value = (name) => style.getPropertyValue("--" + name);
+          const ratio = (one, other) => contrast(value(one), 1, colour(value(other)));
           const words = [["text", "card"], ["soft", "card"], ["bad", "card"], ["text", "code"], ["text", "stopped"], ["call-text", "call"]];
           const best = (names, ground) => names.split(" ").sort((one, other) => ratio(other, ground) - ratio(one, ground))[0];
           const lines = [["call", "card"], [best("stalled stalled-line", "card"), "card"], ["dead", "card"], ["bad", "card"], ["text", "card"], ["stopped-line", "card"], ["sign", "card"]];
           return [...words.map((pair) => [pair, 4.5]), ...lines.map((pair) => [pair, 3])].map(([pair, least]) => [...pair, ratio(...pair), least]).filter(([, , found, least]) => found < least);
         })()""")
         expect(not low, f"too little contrast in {scheme}: {low}")
-    tab.call("Emulation.setEmulatedMedia", features=[])
+    tab.prefer()
 
 
 class Recording:
@@ -306,19 +306,16 @@ def photograph(tab, folder, recordings, pictures):
         address = page(recording, folder)
         for width in (PHONE, WIDE):
             for scheme in ("light", "dark"):
-                tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+                tab.prefer(color_scheme=scheme)
                 tab.visit(address, width, 1000)
-                for moment, does in (("opens", ""), ("before", "for (let k = 0; k < 6; k++) document.getElementById('back').onclick();"), ("whole", "document.getElementById('whole').click(); const t = document.getElementById('time'); t.value = 500; t.oninput();")):
+                for moment, does in (("opens", ""), ("before", f"for (let k = 0; k < 11; k++) {{ document.getElementById('back').click(); await {FRAMES}; }}"), ("whole", "document.getElementById('whole').click(); const t = document.getElementById('time'); t.value = 500; t.oninput();")):
                     tab.ask(f"(async () => {{ {does} await {FRAMES}; }})()")
-                    if does and "back" in does:
-                        for _ in range(5):
-                            tab.ask(f"(async () => {{ document.getElementById('back').click(); await {FRAMES}; }})()")
                     tall = tab.ask("Math.min(3000, document.documentElement.scrollHeight)")
                     tab.call("Emulation.setDeviceMetricsOverride", width=width, height=tall, deviceScaleFactor=1, mobile=False)
                     tab.ask(FRAMES)
                     name = recording.stem if recording.is_file() else recording.name
                     tab.picture(pictures / f"replay-{name}-{'phone' if width == PHONE else 'wide'}-{scheme}-{moment}.png")
-    tab.call("Emulation.setEmulatedMedia", features=[])
+    tab.prefer()
 
 
 def main():
@@ -327,10 +324,8 @@ def main():
     if words and not pictures:
         print(__doc__)
         return 2
-    program = browser.find()
-    if not program or not LOCKSTEP.is_file():
-        missing = "`lockstep` is not built" if program else f"none of {', '.join(browser.NAMES)} is on PATH"
-        print(f"not verified here: how a replay looks in a browser: {missing}")
+    program = browser.needed("how a replay looks in a browser", LOCKSTEP)
+    if not program:
         return 0
     with tempfile.TemporaryDirectory() as parent, browser.opened(program) as tab:
         folder = pathlib.Path(parent)

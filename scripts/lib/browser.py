@@ -32,6 +32,16 @@ def find():
     return next((path for path in map(shutil.which, NAMES) if path), None)
 
 
+def needed(what, command):
+    """The browser's program; None, and why `what` is not verified here, if there is none or the command is not built."""
+    program = find()
+    if program and command.is_file():
+        return program
+    missing = f"`{command.name}` is not built" if program else f"none of {', '.join(NAMES)} is on PATH"
+    print(f"not verified here: {what}: {missing}")
+    return None
+
+
 class Silent(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -142,6 +152,15 @@ class Tab:
             self.until(lambda found: found.get("method") == "Page.loadEventFired", f"Page.navigate {address}")
         # Fonts change widths; two frames later the layout is final.
         self.ask("document.fonts.ready.then(() => new Promise(r => requestAnimationFrame(() => requestAnimationFrame(r)))).then(() => 1)")
+
+    def prefer(self, **features):
+        """What the reader's system prefers from now on, such as `color_scheme="dark"`; nothing is the default."""
+        named = [{"name": "prefers-" + name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.call("Emulation.setEmulatedMedia", features=named)
+
+    def open_folds(self):
+        """Folds hide what is in them."""
+        self.ask("document.querySelectorAll('main details').forEach((fold) => { fold.open = true; })")
 
     def ask(self, expression):
         """The value of an expression on the page; promises are waited for."""

@@ -56,33 +56,28 @@
     };
     const light = (c) => c.slice(0, 3).map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)).reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
     const over = (c, alpha, ground) => c.slice(0, 3).map((v, i) => v * alpha + ground[i] * (1 - alpha));
-    // An element's own ground, if it is opaque.
-    const behind = (e, style = getComputedStyle(e)) => {
-      const c = colour(style.backgroundColor);
-      return c[3] > 0.99 ? c : undefined;
+    // What all that is in an element has: the colour behind it, of the innermost opaque ground, and how opaque it is.
+    const grounds = new Map([[null, { ground: [1, 1, 1, 1], opacity: 1 }]]);
+    const groundOf = (e) => {
+      if (!grounds.has(e)) {
+        const [style, outer] = [getComputedStyle(e), groundOf(e.parentElement)];
+        const own = colour(style.backgroundColor);
+        grounds.set(e, { ground: own[3] > 0.99 ? own : outer.ground, opacity: outer.opacity * style.opacity });
+      }
+      return grounds.get(e);
     };
     const contrast = (text, opacity, ground) => {
       const c = colour(text);
       const [a, b] = [light(over(c, c[3] * opacity, ground)), light(ground)];
       return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
     };
-    return { behind, contrast };
+    return { colour, groundOf, contrast };
   },
 
   // Texts must stand out from what is behind them: 4.5, or 3 for large ones (WCAG 2.1, 1.4.3). What is switched off is left out.
   texts() {
-    const { behind, contrast } = this.colours();
+    const { groundOf, contrast } = this.colours();
     const faults = new Map();
-    // What all texts in an element have: the colour behind them, and how opaque they are.
-    const grounds = new Map([[null, { ground: [1, 1, 1, 1], opacity: 1 }]]);
-    const groundOf = (e) => {
-      if (!grounds.has(e)) {
-        const [style, outer] = [getComputedStyle(e), groundOf(e.parentElement)];
-        const own = behind(e, style);
-        grounds.set(e, { ground: own ?? outer.ground, opacity: outer.opacity * style.opacity });
-      }
-      return grounds.get(e);
-    };
     const seen = new Set();
     const texts = document.createTreeWalker(document.querySelector("main"), NodeFilter.SHOW_TEXT);
     while (texts.nextNode()) {
@@ -105,12 +100,10 @@
     const root = document.documentElement;
     const before = root.className;
     root.className = before.split(" ").filter((c) => !["light", "navy", "rust", "coal", "ayu"].includes(c)).concat(theme).join(" ");
-    const { behind, contrast } = this.colours();
+    const { groundOf, contrast } = this.colours();
     const faults = new Set();
     for (const drawing of document.querySelectorAll("main svg.drawing")) {
-      let at = drawing;
-      while (at && !behind(at)) at = at.parentElement;
-      const ground = at ? behind(at) : [1, 1, 1, 1];
+      const { ground } = groundOf(drawing);
       for (const e of drawing.querySelectorAll("text, tspan, line, path, rect, circle, ellipse, polyline, polygon")) {
         const style = getComputedStyle(e);
         if (style.stroke === "none" && style.fill === "none") continue; // only a place
