@@ -313,11 +313,11 @@ fn what_else_decides_bits_is_named_before_training_goes_on() {
         assert!(ended.status.success());
         String::from_utf8(ended.stderr).unwrap()
     };
-    let with = |flag: &str, value: &'static str| {
+    let with = |flag: &'static str, value: &'static str| {
         let mut args = elastic("1");
         match args.iter().position(|arg| *arg == flag) {
             Some(at) => args[at + 1] = value,
-            None => args.extend(["--seed", value]),
+            None => args.extend([flag, value]),
         }
         args
     };

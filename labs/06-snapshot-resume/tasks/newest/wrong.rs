@@ -44,33 +44,25 @@ pub fn any_error(folder: &Path) -> Result<Option<PathBuf>> {
 }
 
 /// Asks whether it is a folder, and takes a file, or a folder that it may not look at, for the first start.
-pub fn is_dir(folder: &Path) -> Result<Option<PathBuf>> {
-    if !folder.is_dir() {
-        return Ok(None);
-    }
-    let paths: Vec<PathBuf> = fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<Result<_>>()?;
-    let good = paths.into_iter().filter(|path| position(path).is_some() && read(path).is_ok());
-    Ok(good.max_by_key(|path| position(path)))
-}
-
-/// Skips files that are torn, and lets one that cannot be read stop it.
-pub fn unreadable_file(folder: &Path) -> Result<Option<PathBuf>> {
-    let entries = match fs::read_dir(folder) {
+#[edit(let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         entries => entries?,
-    };
-    let mut good = Vec::new();
-    for entry in entries {
-        let path = entry?.path();
-        let Some(place) = position(&path) else { continue };
+    }; => if !folder.is_dir() {
+        return Ok(None);
+    }
+    let entries = fs::read_dir(folder)?;)]
+pub fn is_dir() {}
+
+/// Skips files that are torn, and lets one that cannot be read stop it.
+#[edit(Ok(snapshots.into_iter().rev().find(|path| read(path).is_ok())) => for path in snapshots.into_iter().rev() {
         match read(&path) {
-            Ok(_) => good.push((place, path)),
+            Ok(_) => return Ok(Some(path)),
             // What is torn is no error of the system.
             Err(error) => drop(error.downcast::<std::io::Error>().map_or(Ok(()), Err)?),
         }
     }
-    Ok(good.into_iter().max().map(|(_, path)| path))
-}
+    Ok(None))]
+pub fn unreadable_file() {}
 
 /// Right: slower, as it reads all of them.
 pub fn reads_all(folder: &Path) -> std::io::Result<Option<PathBuf>> {

@@ -1,6 +1,6 @@
 //! Grades `virtual_ranks`: all steps of two epochs on 1 to 6 ranks, and again with another seed and in another process.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use lockstep_grading::{Claim, Runner, causes, counted, joined};
 use serde::{Deserialize, Serialize};
@@ -257,7 +257,7 @@ fn named((epoch, step, virtual_rank): Key) -> String {
     format!("epoch {epoch}, step {step}, virtual rank {virtual_rank}")
 }
 
-fn numbers(case: &TrainingCase, passes: &Passes) -> HashMap<Key, [u64; 2]> {
+fn numbers(case: &TrainingCase, passes: &Passes) -> BTreeMap<Key, [u64; 2]> {
     let steps = case.steps_of.iter().zip(&passes.steps);
     let passes = steps.flat_map(|((epoch, step), by_rank)| {
         by_rank.iter().flatten().map(move |pass| ((*epoch, *step, pass.virtual_rank), pass.random))
@@ -266,9 +266,8 @@ fn numbers(case: &TrainingCase, passes: &Passes) -> HashMap<Key, [u64; 2]> {
 }
 
 /// No two keys have the same numbers.
-fn check_apart(case: &TrainingCase, numbers: &HashMap<Key, [u64; 2]>) -> anyhow::Result<()> {
-    let mut keys: Vec<Key> = numbers.keys().copied().collect();
-    keys.sort_unstable();
+fn check_apart(case: &TrainingCase, numbers: &BTreeMap<Key, [u64; 2]>) -> anyhow::Result<()> {
+    let keys: Vec<Key> = numbers.keys().copied().collect();
     let mut pairs = keys.iter().enumerate().flat_map(|(at, later)| keys[..at].iter().map(move |key| (*key, *later)));
     let same = pairs.find(|(key, later)| numbers[key] == numbers[later]);
     // Whether the numbers stay the same if only this part of the key changes, wherever.
@@ -299,18 +298,16 @@ fn check_apart(case: &TrainingCase, numbers: &HashMap<Key, [u64; 2]>) -> anyhow:
 }
 
 /// The numbers are those with as many ranks as virtual ones.
-fn check_same(case: &TrainingCase, passes: &Passes, numbers: &HashMap<Key, [u64; 2]>) -> anyhow::Result<()> {
+fn check_same(case: &TrainingCase, passes: &Passes, numbers: &BTreeMap<Key, [u64; 2]>) -> anyhow::Result<()> {
     let own = self::numbers(case, passes);
-    let mut keys: Vec<&Key> = own.keys().collect();
-    keys.sort_unstable();
-    let Some(key) = keys.into_iter().find(|key| own[*key] != numbers[*key]) else { return Ok(()) };
+    let Some((key, drawn)) = own.iter().find(|(key, drawn)| **drawn != numbers[*key]) else { return Ok(()) };
     let ranks = || passes.steps.iter().flatten();
     let by_rank = ranks().any(|own| own.len() > 1)
         && ranks().all(|own| own.windows(2).all(|pair| pair[0].random == pair[1].random));
     Claim::that(
         false,
         format!("{:?}, as on {VIRTUAL} ranks", numbers[key]),
-        format!("{:?} on {}", own[key], counted(case.ranks, "rank")),
+        format!("{drawn:?} on {}", counted(case.ranks, "rank")),
     )
     .given(format!("{}; {}", given(case), named(*key)))
     .diagnose_if(
