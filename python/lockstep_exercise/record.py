@@ -105,7 +105,7 @@ class Recorder:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """What the recorder does itself is not recorded."""
+        """What the recorder does itself is not recorded, nor what a recorded operation calls."""
         before, self.inside = self.inside, True
         try:
             yield
@@ -345,15 +345,13 @@ def _recorded(name: str, how: Operation, original: Callable[..., Any]) -> Callab
             _check_parts(arguments, len(members))
         if not (is_started or how.is_message):
             _compare(entry)
-        RECORDER.inside = True
         entry.waited = entry.waiting = not is_started
         try:
-            result = original(*bound.args, **bound.kwargs)
+            with RECORDER.own():
+                result = original(*bound.args, **bound.kwargs)
         except BaseException:
             entry.failed, entry.open, entry.waiting = True, False, False
             raise
-        finally:
-            RECORDER.inside = False
         if is_started and result is not None:
             return Request(entry, result, fills, arrives)
         entry.open = entry.waiting = False
@@ -442,14 +440,14 @@ def _joining_part(original: Callable[..., Any]) -> Callable[..., Any]:
         name = str(RECORDER.created)
         members = sorted(ranks) if ranks is not None else list(range(dist.get_world_size()))
         RECORDER.joining = {"group": name, "members": members}
-        RECORDER.inside = True
         try:
-            if not named.get("use_local_synchronization"):
-                _compare_groups(members)
-            with _naming_threads():
-                group = original(ranks, *positional, **named)
+            with RECORDER.own():
+                if not named.get("use_local_synchronization"):
+                    _compare_groups(members)
+                with _naming_threads():
+                    group = original(ranks, *positional, **named)
         finally:
-            RECORDER.joining, RECORDER.inside = None, False
+            RECORDER.joining = None
         if group != dist.GroupMember.NON_GROUP_MEMBER:
             RECORDER.names[id(group)] = (group, name, members)
             RECORDER.groups.append(len(members))
