@@ -32,20 +32,20 @@ pub(crate) fn draw(dice: &mut Dice, seed: u64, index: u64, nodes: usize, replay:
     if at < last && dice.below(4) == 0 {
         draft.requeue(dice, at);
     }
-    let Draft { mut run, faults, world_sizes, .. } = draft;
-    let damages = |action: &FaultAction| matches!(action, FaultAction::TearSnapshot | FaultAction::FlipSnapshotBit);
-    if faults.iter().flat_map(|fault| &fault.what.0).any(damages) {
-        run.disks = Disks::Shared; // a rank that has just moved to another node has none to damage there
-    }
+    let Draft { run, faults, world_sizes, .. } = draft;
     let descriptions: Vec<_> = faults.iter().map(Fault::to_string).collect();
-    Scenario {
+    let mut scenario = Scenario {
         name: format!("elastic-{seed}-{index}"),
         title: descriptions.join("; "),
         shows: format!("Drawn at random: `lockstep inject {replay}`."),
         run,
         expect: Expect { world_sizes, ..Expect::default() },
         faults,
+    };
+    if scenario.has(|action| matches!(action, FaultAction::TearSnapshot | FaultAction::FlipSnapshotBit)) {
+        scenario.run.disks = Disks::Shared; // a rank that has just moved to another node has none to damage there
     }
+    scenario
 }
 
 /// A scenario in construction.

@@ -5,7 +5,7 @@
 //! `--elastic` the number of ranks changes instead: [`tour_elastic`](super::tour_elastic).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::Context;
@@ -23,7 +23,8 @@ use crate::library;
 use crate::python_lab;
 use crate::report::history::{Attempt, History, RunEvents};
 use crate::report::{
-    Report, ReportCase, Screen, Table, Target, counted, counts, findings_table, grouped, numbers_table, picture,
+    Report, ReportCase, Screen, Table, Target, Timeline, counted, counts, findings_table, grouped, numbers_table,
+    picture,
 };
 use crate::scenario::{RunSpec, Scenario};
 use crate::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner};
@@ -159,10 +160,7 @@ impl TourOptions {
         };
         let steps = run.steps_per_epoch();
         run.save_every_steps = (steps / 2).max(1);
-        if let Some(data) = data {
-            let data = data.canonicalize().context("cannot resolve --data")?;
-            run.args = vec!["--data".into(), data.to_string_lossy().into_owned()];
-        }
+        train_on(&mut run, data.as_deref())?;
         let (epoch, step) = (self.epochs / 2, steps * 5 / 8);
         for fault in &mut scenario.faults {
             fault.who = Who::Rank(run.ranks - 1);
@@ -237,20 +235,14 @@ impl Shown {
             epochs: [epochs(undisturbed), epochs(killed)],
             seconds: [seconds(undisturbed), seconds(killed)],
         };
-        shown.case.tables = vec![shown.losses()];
+        shown.case.tables = vec![losses(&shown.epochs)];
         shown
     }
 
     pub(crate) fn show(&self, screen: &Screen) {
         let style = screen.style();
-        screen.line("\nWhat happened in run B");
-        for moment in &self.moments {
-            screen.line(format!("{:>7.2} s  {}", moment.at, escaped(&moment.what)));
-        }
-        if let Some(timeline) = &self.case.timeline {
-            screen.line(format!("\n{}", picture(timeline, style.width, style.unicode)));
-        }
-        let losses = self.losses();
+        show_moments(screen, &self.moments, self.case.timeline.as_ref());
+        let losses = losses(&self.epochs);
         screen.line(format!("\n{}\n{}", losses.title, numbers_table(&losses, style)));
         screen.line("\nWhat the files prove");
         screen.line(findings_table(&self.case.findings, style));
@@ -258,20 +250,42 @@ impl Shown {
         let verdicts: Vec<_> = self.case.findings.iter().map(|finding| finding.verdict).collect();
         screen.line(format!("{}; run A took {a:.1} s, run B {b:.1} s", counts(&verdicts)));
     }
+}
 
-    fn losses(&self) -> Table {
-        let headings = ["epoch", "loss A", "accuracy A", "loss B", "accuracy B"].map(str::to_owned).to_vec();
-        let [a, b] = &self.epochs;
-        let row = |epoch: usize| {
-            let cells = self.epochs.iter().flat_map(|run| cells(run.get(epoch)));
-            std::iter::once(epoch.to_string()).chain(cells).collect()
-        };
-        let title = "What was learned (of steps that were done twice, the last counts)".into();
-        Table { title, headings, rows: (0..a.len().max(b.len())).map(row).collect() }
+/// Lets the run train on this folder's data.
+pub(crate) fn train_on(run: &mut RunSpec, data: Option<&Path>) -> anyhow::Result<()> {
+    if let Some(data) = data {
+        let data = data.canonicalize().context("cannot resolve --data")?;
+        run.args = vec!["--data".into(), data.to_string_lossy().into_owned()];
+    }
+    Ok(())
+}
+
+/// Of the runs A and B.
+pub(crate) fn losses(epochs: &[Vec<Epoch>; 2]) -> Table {
+    let headings = ["epoch", "loss A", "accuracy A", "loss B", "accuracy B"].map(str::to_owned).to_vec();
+    let [a, b] = epochs;
+    let row = |epoch: usize| {
+        let cells = epochs.iter().flat_map(|run| cells(run.get(epoch)));
+        std::iter::once(epoch.to_string()).chain(cells).collect()
+    };
+    let title = "What was learned (of steps that were done twice, the last counts)".into();
+    Table { title, headings, rows: (0..a.len().max(b.len())).map(row).collect() }
+}
+
+/// Prints what happened, with the picture of it.
+pub(crate) fn show_moments(screen: &Screen, moments: &[Moment], timeline: Option<&Timeline>) {
+    let style = screen.style();
+    screen.line("\nWhat happened in run B");
+    for moment in moments {
+        screen.line(format!("{:>7.2} s  {}", moment.at, escaped(&moment.what)));
+    }
+    if let Some(timeline) = timeline {
+        screen.line(format!("\n{}", picture(timeline, style.width, style.unicode)));
     }
 }
 
-pub(crate) fn cells(epoch: Option<&Epoch>) -> [String; 2] {
+fn cells(epoch: Option<&Epoch>) -> [String; 2] {
     let dash = || "–".to_owned();
     let accuracy = |epoch: &Epoch| epoch.accuracy.map(|accuracy| format!("{:.2} %", accuracy * 100.0));
     [epoch.map_or_else(dash, |epoch| format!("{:.4}", epoch.loss)), epoch.and_then(accuracy).unwrap_or_else(dash)]
@@ -286,13 +300,21 @@ pub(crate) struct Moment {
 
 /// Starts, deaths, restarts, resumes and the end, ordered by time.
 pub(crate) fn moments(events: &RunEvents) -> Vec<Moment> {
+    told(events, |history| {
+        let mut moments = starts(history, events.ranks.len());
+        moments.extend(deaths(history));
+        moments
+    })
+}
+
+/// What a tour tells, with resumes and the end.
+pub(crate) fn told(events: &RunEvents, own: impl FnOnce(&History<'_>) -> Vec<(f64, String)>) -> Vec<Moment> {
     let times = || events.records().map(|record| record.t);
     let (Some(begin), Some(end)) = (times().min_by(f64::total_cmp), times().max_by(f64::total_cmp)) else {
         return Vec::new();
     };
     let history = History::of(events);
-    let mut moments = starts(&history, events.ranks.len());
-    moments.extend(deaths(&history));
+    let mut moments = own(&history);
     moments.extend(history.attempts.iter().filter_map(resume));
     moments.push((end, "the last rank is done".into()));
     moments.sort_by(|one, other| one.0.total_cmp(&other.0));

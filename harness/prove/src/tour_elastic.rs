@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::Context;
 use lockstep_contract::events::AgentEvent;
 use lockstep_contract::foreign::escaped;
 
@@ -14,10 +13,10 @@ use crate::fault::{Fault, FaultAction, What, When, Who};
 use crate::job_runner::Observed;
 use crate::library;
 use crate::report::history::History;
-use crate::report::{Finding, Report, ReportCase, Screen, Table, Unproven, counted, counts, grouped, picture};
+use crate::report::{Finding, Report, ReportCase, Screen, Unproven, counted, counts, grouped};
 use crate::scenario::{Expect, RunSpec, Scenario};
 use crate::suite::{ScenarioOutcome, SuiteRunner, case, finish, job_runner};
-use crate::tour::{BATCH, Epoch, Moment, TourOptions, cells, epochs, resume};
+use crate::tour::{BATCH, Epoch, Moment, TourOptions, epochs, losses, show_moments, told, train_on};
 
 /// The scenario that it runs, with an arrival after the loss.
 const SCENARIO: &str = "lost-for-good";
@@ -76,10 +75,7 @@ fn scenario(options: &TourOptions, sizes: Sizes) -> anyhow::Result<Scenario> {
     };
     let steps = run.steps_per_epoch();
     run.save_every_steps = (steps / 4).max(1);
-    if let Some(data) = &options.data {
-        let data = data.canonicalize().context("cannot resolve --data")?;
-        run.args = vec!["--data".into(), data.to_string_lossy().into_owned()];
-    }
+    train_on(&mut run, options.data.as_deref())?;
     let all = options.epochs * steps;
     let [lost, back] = [3, 5].map(|eighths| all * eighths / 8);
     if back <= lost || back + 1 >= all {
@@ -105,17 +101,11 @@ fn scenario(options: &TourOptions, sizes: Sizes) -> anyhow::Result<Scenario> {
 fn show(screen: &Screen, one: &ScenarioOutcome, elastic: &ScenarioOutcome) -> ReportCase {
     let mut case = case(elastic, Some("lockstep tour --elastic".into()), Some(elastic.scenario.run.seed));
     let learned = |outcome: &ScenarioOutcome| outcome.seen.as_ref().map_or_else(Vec::new, |seen| epochs(&seen.events));
-    let (a, b) = (learned(one), learned(elastic));
-    case.findings.push(Finding::of("The network learns".into(), learns(&b)));
-    case.tables.push(losses(&a, &b));
-    let style = screen.style();
-    screen.line("\nWhat happened in run B");
-    for moment in elastic.seen.iter().flat_map(moments) {
-        screen.line(format!("{:>7.2} s  {}", moment.at, escaped(&moment.what)));
-    }
-    if let Some(timeline) = &case.timeline {
-        screen.line(format!("\n{}", picture(timeline, style.width, style.unicode)));
-    }
+    let epochs = [one, elastic].map(learned);
+    case.findings.push(Finding::of("The network learns".into(), learns(&epochs[1])));
+    case.tables.push(losses(&epochs));
+    let moments: Vec<Moment> = elastic.seen.iter().flat_map(moments).collect();
+    show_moments(screen, &moments, case.timeline.as_ref());
     screen.line("\nWhat the files prove");
     for Finding { claim, verdict, evidence } in &case.findings {
         screen.line(escaped(&format!("{} {claim}: {evidence}", verdict.symbol())));
@@ -141,32 +131,16 @@ fn learns(epochs: &[Epoch]) -> Result<String, Unproven> {
     }
 }
 
-fn losses(a: &[Epoch], b: &[Epoch]) -> Table {
-    let headings = ["epoch", "loss A", "accuracy A", "loss B", "accuracy B"].map(str::to_owned).to_vec();
-    let row = |epoch: usize| {
-        let both = [a, b].into_iter().flat_map(|run| cells(run.get(epoch)));
-        std::iter::once(epoch.to_string()).chain(both).collect()
-    };
-    let title = "What was learned (of steps that were done twice, the last counts)".into();
-    Table { title, headings, rows: (0..a.len().max(b.len())).map(row).collect() }
-}
-
 /// Starts, losses, arrivals, what the agents made of them, resumes and the end, in seconds since the first event of a rank.
 fn moments(seen: &Observed) -> Vec<Moment> {
-    let times = || seen.events.records().map(|record| record.t);
-    let (Some(begin), Some(end)) = (times().min_by(f64::total_cmp), times().max_by(f64::total_cmp)) else {
-        return Vec::new();
-    };
-    let history = History::of(&seen.events);
-    let mut moments: Vec<(f64, String)> = starts(&history);
-    for injection in seen.injections.iter().filter(|injection| injection.fault.is_some()) {
-        moments.push((injection.t, format!("{}: {}", injection.who, injection.what)));
-        moments.extend(decision(&history, injection.t));
-    }
-    moments.extend(history.attempts.iter().filter_map(resume));
-    moments.push((end, "the last rank is done".into()));
-    moments.sort_by(|one, other| one.0.total_cmp(&other.0));
-    moments.into_iter().map(|(t, what)| Moment { at: t - begin, what }).collect()
+    told(&seen.events, |history| {
+        let mut moments = starts(history);
+        for injection in seen.injections.iter().filter(|injection| injection.fault.is_some()) {
+            moments.push((injection.t, format!("{}: {}", injection.who, injection.what)));
+            moments.extend(decision(history, injection.t));
+        }
+        moments
+    })
 }
 
 /// The moment at which the last rank of each generation has joined.
