@@ -70,13 +70,20 @@ impl Program {
         Ok(Program { path, args, language: Language::Python, readable: Vec::new(), given: None })
     }
 
-    /// The same, which may read nothing of a user but its Python, the answers, and `given`, where graders put what answers read and write.
+    /// The same, which may read nothing of a user but Python's [`folders`](Python::folders), the answers, and `given`, where graders put what
+    /// answers read and write.
     ///
     /// # Errors
-    /// As [`python`](Self::python); when Python does not say where its files are.
-    pub fn python_alone(root: &Path, lab: &Lab, folder: &Path, given: &Path) -> anyhow::Result<Self> {
+    /// As [`python`](Self::python).
+    pub fn python_alone(
+        root: &Path,
+        lab: &Lab,
+        folder: &Path,
+        given: &Path,
+        folders: &[PathBuf],
+    ) -> anyhow::Result<Self> {
         let program = Self::python(root, lab, folder)?;
-        let mut readable = Python::for_answers()?.folders()?;
+        let mut readable = folders.to_vec();
         readable.extend([folder.to_owned(), given.to_owned(), program.path.clone()]);
         readable.extend(runtime(root));
         Ok(Program { readable, given: Some(given.to_owned()), ..program })

@@ -66,7 +66,7 @@ impl Python {
     ///
     /// # Errors
     /// [`PythonMissing`] if it cannot be asked.
-    pub(crate) fn folders(&self) -> Result<Vec<PathBuf>, PythonMissing> {
+    pub fn folders(&self) -> Result<Vec<PathBuf>, PythonMissing> {
         let text = said(Command::new(&self.program).args(["-c", FOLDERS]));
         let text = text.map_err(|why| PythonMissing(format!("{}: {why}", self.program.display())))?;
         Ok(text.lines().map(PathBuf::from).collect())

@@ -276,11 +276,14 @@ struct InPython {
     home: TempDir,
     /// The learners' files of the labs, by name, as the course provides them.
     given: BTreeMap<&'static str, Files>,
+    /// Python's own.
+    folders: Vec<PathBuf>,
 }
 
 impl InPython {
     fn open(labs: &[Lab]) -> anyhow::Result<Self> {
-        Python::for_answers().map_err(|why| Refused(format!("the class has answers in Python: {why}")))?;
+        let folders = Python::for_answers().and_then(|python| python.folders());
+        let folders = folders.map_err(|why| Refused(format!("the class has answers in Python: {why}")))?;
         let root = checkout().unwrap_or_default();
         let files = |lab: &Lab| Ok((lab.name, package::files_in(&root, lab, Language::Python)?));
         let given = labs.iter().map(files).collect::<anyhow::Result<_>>()?;
@@ -290,7 +293,7 @@ impl InPython {
         fs::create_dir(&made)?;
         let chosen = tempfile::env::override_temp_dir(&made);
         anyhow::ensure!(chosen.is_ok(), "the folder for temporary files has been chosen before");
-        Ok(InPython { root, home, given })
+        Ok(InPython { root, home, given, folders })
     }
 
     /// Puts a learner's answers to a lab into a folder of their own.
@@ -306,7 +309,8 @@ impl InPython {
             }
         }
         files.iter().try_for_each(|(path, text)| package::write_file(&folder.join(path), text))?;
-        let program = Program::python_alone(&self.root, lab, &folder, &self.home.path().join(GIVEN))?;
+        let given = self.home.path().join(GIVEN);
+        let program = Program::python_alone(&self.root, lab, &folder, &given, &self.folders)?;
         Ok(BuiltAnswers { submission: Submission { program, folder }, refused, _own: Some(own) })
     }
 }
@@ -717,7 +721,7 @@ impl Handed {
             return Err(format!("{name} has {} bytes, of {LONGEST} that are allowed", data.len()));
         }
         let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
-        match reads_files(&text).filter(|_| self.is_rust()) {
+        match self.is_rust().then(|| reads_files(&text)).flatten() {
             Some(how) => Err(format!("{name} reads another file with `{how}`: an answer is one file")),
             None => Ok(text),
         }

@@ -92,7 +92,7 @@ fn wall(frame: &Frame<'_>, view: &View) -> Markup {
                 div.board {
                     ol.all.with-signs[with_signs] {
                         @for (index, row) in view.rows.iter().enumerate() {
-                            li.silent[row.heard >= super::view::SILENT] {
+                            li.silent[row.is_silent()] {
                                 span.who { @if are_enough { (plain(&user(row))) } @else { (name(frame, index, row)) } }
                                 @if with_signs { span.marks { (marks(view, row, false)) } } @else { span.number { (row.done()) " of " (view.plan.len()) } }
                                 @match row.at {
@@ -235,7 +235,7 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
                     thead { tr { th scope="col" { "Seat" } @if view.has_python() { th scope="col" { "In" } } th.marks scope="col" { (labs(view)) } th.number scope="col" { "Done" } th scope="col" { "At" } th.number scope="col" { "For" } th.number scope="col" { "Graded" } } }
                     tbody {
                         @for (index, row) in view.rows.iter().enumerate() {
-                            tr.silent[row.heard >= super::view::SILENT] {
+                            tr.silent[row.is_silent()] {
                                 td.seat { (name(frame, index, row)) }
                                 @if view.has_python() { td { (row.language.as_deref().unwrap_or_default()) } }
                                 td.marks { (marks(view, row, true)) }
@@ -253,7 +253,7 @@ fn where_all_are(frame: &Frame<'_>, view: &View) -> Markup {
                     }
                 }
             }
-            @if view.rows.iter().any(|row| row.heard >= super::view::SILENT) {
+            @if view.rows.iter().any(|row| row.is_silent()) {
                 p.small { "Seats in italics were silent for " (super::view::SILENT / 60) " minutes or more." }
             }
         }

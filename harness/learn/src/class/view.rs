@@ -45,6 +45,12 @@ pub(super) struct Row {
     pub(super) language: Option<String>,
 }
 
+impl Row {
+    pub(super) fn is_silent(&self) -> bool {
+        self.heard >= SILENT
+    }
+}
+
 /// A diagnosis that seats have just met, at the task where they are.
 #[derive(Debug, PartialEq)]
 pub(super) struct Met {
@@ -94,7 +100,7 @@ impl View {
     pub(super) fn stuck(&self) -> Vec<(usize, &Row)> {
         let over = |row: &Row| row.at.is_some_and(|at| row.since > 60 * u64::from(self.plan[at].minutes));
         let mut stuck: Vec<_> =
-            self.rows.iter().enumerate().filter(|(_, row)| row.heard < SILENT && row.tries > 0 && over(row)).collect();
+            self.rows.iter().enumerate().filter(|(_, row)| !row.is_silent() && row.tries > 0 && over(row)).collect();
         stuck.sort_by_key(|(_, row)| std::cmp::Reverse(row.since));
         stuck
     }
@@ -155,7 +161,7 @@ pub(super) fn mark(attempts: &Attempts) -> Mark {
 /// What seats have met at their tasks. Texts that differ in their numbers only are the same diagnosis.
 fn met(rows: &[Row]) -> Vec<Met> {
     let mut found: BTreeMap<(usize, String), Met> = BTreeMap::new();
-    for row in rows.iter().filter(|row| row.heard < SILENT) {
+    for row in rows.iter().filter(|row| !row.is_silent()) {
         if let (Some(at), Some((verdict, diagnosis))) = (row.at, &row.finding) {
             let met = Met { at, verdict: *verdict, diagnosis: diagnosis.clone(), seats: 0 };
             found.entry((at, without_numbers(diagnosis))).or_insert(met).seats += 1;
@@ -183,7 +189,7 @@ fn times(index: usize, planned: &Planned, seats: &[Seat], rows: &[Row]) -> TaskT
     let count = |of: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| of(row)).count();
     TaskTimes {
         passed: count(&|row| row.marks[index] == Mark::Passed),
-        working: count(&|row| row.at == Some(index) && row.heard < SILENT),
+        working: count(&|row| row.at == Some(index) && !row.is_silent()),
         minutes,
         bars,
     }
