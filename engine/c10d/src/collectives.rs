@@ -196,13 +196,9 @@ impl ProcessGroup {
         impl Drop for Hint {
             fn drop(&mut self) {
                 recording::caller_waits(false);
-                // SAFETY: it sets a variable of this thread.
-                unsafe { ffi::lc_caller_waits(false) };
             }
         }
         recording::caller_waits(true);
-        // SAFETY: as above.
-        unsafe { ffi::lc_caller_waits(true) };
         let hint = Hint;
         let started = {
             let runs_here = |one| matches!(one, Backend::SharedMemory | Backend::TwoLevels);

@@ -7,7 +7,7 @@ use std::fmt;
 use std::panic::Location;
 use std::time::Duration;
 
-use lockstep_contract::desync_report::RankState;
+use lockstep_contract::desync_report::{DIFFERENT_CALLS, RankState};
 use lockstep_contract::error_file::without_frames;
 
 use crate::Rank;
@@ -51,7 +51,7 @@ impl ErrorKind {
         match self {
             ErrorKind::Timeout => "timed out",
             ErrorKind::PeerGone => "lost a peer",
-            ErrorKind::Mismatch => "met different calls on different ranks",
+            ErrorKind::Mismatch => DIFFERENT_CALLS,
             ErrorKind::BadArgument => "was given a bad argument",
             ErrorKind::Aborted => "was aborted",
             ErrorKind::Internal => "failed",

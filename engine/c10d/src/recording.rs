@@ -61,9 +61,11 @@ thread_local! {
     static BLOCKS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Says whether the caller of this thread waits for the end of what it starts from now on.
+/// Says whether the caller of this thread waits for the end of what it starts from now on: to what records, and to shared memory.
 pub(crate) fn caller_waits(waits: bool) {
     BLOCKS.set(waits);
+    // SAFETY: it sets a variable of this thread.
+    unsafe { ffi::lc_caller_waits(waits) };
 }
 
 /// What a rank passes to a call.

@@ -32,26 +32,23 @@ pub(crate) struct Call {
 impl Call {
     /// A call that all ranks of the group make, with these tensors.
     pub(crate) fn collective(group: &Arc<Inner>, operation: String, passed: Option<Passed>) -> Self {
-        Self::of_all(group, operation, |group, operation| Recorded::enter(group, operation, None, passed, false))
+        Self::of_all(group, operation, passed, false)
     }
 
     /// A call that all ranks make to code of libtorch that communicates.
     pub(crate) fn inside(group: &Arc<Inner>, operation: String) -> Self {
-        Self::of_all(group, operation, |group, operation| Recorded::enter(group, operation, None, None, false))
+        Self::of_all(group, operation, None, false)
     }
 
     /// A pass through a graph, in which libtorch communicates while it computes. All ranks call it.
     pub(crate) fn pass(group: &Arc<Inner>, operation: String) -> Self {
-        Self::of_all(group, operation, |group, operation| Recorded::enter(group, operation, None, None, true))
+        Self::of_all(group, operation, None, true)
     }
 
-    fn of_all(
-        group: &Arc<Inner>,
-        operation: String,
-        record: impl FnOnce(&Arc<Inner>, &str) -> Option<Recorded>,
-    ) -> Self {
+    /// `computes`: the rank computes meanwhile.
+    fn of_all(group: &Arc<Inner>, operation: String, passed: Option<Passed>, computes: bool) -> Self {
         let entry = group.enter(&operation, CallKind::Collective, None);
-        let recorded = record(group, &operation);
+        let recorded = Recorded::enter(group, &operation, None, passed, computes);
         Self::new(group, operation, CallKind::Collective, entry, None, recorded)
     }
 

@@ -26,6 +26,9 @@ pub fn farewell_key(group: &str, rank: usize) -> String {
 /// The name of the group of all ranks.
 pub const WHOLE_JOB: &str = "0";
 
+/// In the error of a rank whose call differs from that of others.
+pub const DIFFERENT_CALLS: &str = "met different calls on different ranks";
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RankState {
     /// It is in this operation.

@@ -18,15 +18,19 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use crate::events::{Event, EventsError, State, append_to};
+use crate::events::{Event, EventsError, State, append_to, now};
 use crate::warn;
 
 /// The variable that names the folder in which ranks record.
 pub const FOLDER: &str = "LOCKSTEP_RECORD";
+
+/// The folder that [`FOLDER`] names.
+pub fn folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
 
 /// The bytes that one rank's lines take at most, over all its restarts: some 25,000 calls.
 pub const LIMIT: u64 = 8 << 20;
@@ -168,34 +172,17 @@ impl From<f32> for Element {
 
 /// A line with its time and its writer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Line {
+pub struct Line<What = Recorded> {
     /// Seconds since the Unix epoch, by the writing host's clock.
     pub t: f64,
     pub rank: usize,
     #[serde(flatten)]
-    pub what: Recorded,
-}
-
-#[derive(Serialize)]
-struct LineOf<'a> {
-    t: f64,
-    rank: usize,
-    #[serde(flatten)]
-    what: &'a Recorded,
-}
-
-#[derive(Serialize)]
-struct EventLine<'a> {
-    t: f64,
-    rank: usize,
-    #[serde(flatten)]
-    event: &'a Event,
+    pub what: What,
 }
 
 /// Records one rank. Threads share it.
 #[derive(Debug)]
 pub struct Recorder {
-    rank: usize,
     calls: AtomicU64,
     jobs: AtomicU64,
     /// `None` after a write has failed.
@@ -205,8 +192,7 @@ pub struct Recorder {
 impl Recorder {
     /// The recorder of this rank of this process, if [`FOLDER`] asks for one. If it cannot be opened, prints a warning once.
     pub fn from_env(rank: usize) -> Option<Arc<Self>> {
-        let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty())?;
-        Self::in_folder(Path::new(&folder), rank)
+        Self::in_folder(&folder()?, rank)
     }
 
     /// As [`from_env`](Self::from_env), in this folder, which is created if needed.
@@ -229,8 +215,7 @@ impl Recorder {
         let path = folder.join(format!("rank-{rank}.jsonl"));
         let file = fs::create_dir_all(folder).and_then(|()| Bounded::open(path.clone(), rank, limit));
         let file = file.map_err(|source| EventsError::Open { path, source })?;
-        let recorder =
-            Recorder { rank, calls: AtomicU64::new(0), jobs: AtomicU64::new(0), file: Mutex::new(Some(file)) };
+        let recorder = Recorder { calls: AtomicU64::new(0), jobs: AtomicU64::new(0), file: Mutex::new(Some(file)) };
         let restart = std::env::var("TORCHELASTIC_RESTART_COUNT").ok().and_then(|count| count.parse().ok());
         let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default().trim().to_owned();
         recorder.record(&Recorded::Opened { pid: std::process::id(), restart: restart.unwrap_or(0), host });
@@ -249,19 +234,19 @@ impl Recorder {
 
     /// Writes a line with the current time.
     pub fn record(&self, what: &Recorded) {
-        self.write(|file, rank| file.write(now(), rank, what));
+        self.write(|file| file.write(now(), what));
     }
 
     /// Writes an event with the current time, unless it only repeats what calls show or is as long as an epoch.
     pub fn event(&self, event: &Event) {
         if !matches!(event, Event::Samples { .. } | Event::Collective { .. }) {
-            self.write(|file, rank| file.append(&EventLine { t: now(), rank, event }));
+            self.write(|file| file.append(&Line { t: now(), rank: file.rank, what: event }));
         }
     }
 
-    fn write(&self, write: impl FnOnce(&mut Bounded, usize) -> io::Result<()>) {
+    fn write(&self, write: impl FnOnce(&mut Bounded) -> io::Result<()>) {
         let mut file = self.file();
-        let Some(Err(error)) = file.as_mut().map(|file| write(file, self.rank)) else { return };
+        let Some(Err(error)) = file.as_mut().map(write) else { return };
         if let Some(file) = file.take() {
             let path = file.path.display();
             // The rename needs no room on a full disk.
@@ -269,7 +254,7 @@ impl Recorder {
             let why = cut.err().map(|why| format!(", which cannot be renamed: {why}")).unwrap_or_default();
             warn(&format_args!(
                 "warning: cannot write the recording {path}{why}: {error}; rank {} goes on without it",
-                self.rank
+                file.rank
             ));
         }
     }
@@ -277,10 +262,6 @@ impl Recorder {
     fn file(&self) -> MutexGuard<'_, Option<Bounded>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn now() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 /// A file that is replaced when it is too long.
@@ -312,7 +293,7 @@ impl Bounded {
         Ok(Bounded { path, rank, limit, state, bytes, lines, lines_before, dropped, first: Vec::new() })
     }
 
-    fn write(&mut self, t: f64, rank: usize, what: &Recorded) -> io::Result<()> {
+    fn write(&mut self, t: f64, what: &Recorded) -> io::Result<()> {
         match what {
             Recorded::Opened { .. } => self.first.push((t, what.clone())),
             Recorded::Join { group, ranks } if self.first.len() <= MOST_GROUPS => {
@@ -320,7 +301,7 @@ impl Bounded {
             }
             _ => {}
         }
-        self.append(&LineOf { t, rank, what })
+        self.append(&Line { t, rank: self.rank, what })
     }
 
     fn append(&mut self, line: &impl Serialize) -> io::Result<()> {
@@ -341,7 +322,7 @@ impl Bounded {
         let begin = (now(), Recorded::Dropped { lines: self.dropped });
         let dropped = (self.dropped > 0).then_some(&begin);
         for (t, what) in dropped.into_iter().chain(&self.first) {
-            self.bytes += self.state.write(&LineOf { t: *t, rank: self.rank, what })?;
+            self.bytes += self.state.write(&Line { t: *t, rank: self.rank, what })?;
             self.lines += 1;
         }
         Ok(())

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Args;
 use lockstep_contract::bench::{ElasticAnswer, ElasticModel, ElasticOrder, ElasticTraining, Float, Order, Updates};
+use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
 
 use crate::exit::{Code, Refused};
@@ -112,7 +113,7 @@ impl ElasticOptions {
         check(&ranks, &counts)?;
         let (screen, begun) = (Screen::new(false), Instant::now());
         let signals = Signals::listen().context("cannot listen for signals")?;
-        let folder = tempfile::tempdir().context("cannot make a folder for snapshots")?;
+        let folder = tempfile::tempdir_in(temporary_folder()).context("cannot make a folder for snapshots")?;
         screen.line(HostInfo::here().summary());
         let mut rows = vec![(
             "control: MLP, plain DDP",

@@ -195,8 +195,12 @@ impl<'a> BenchJob<'a> {
     /// Waits a little until the agents have ended: one that sees a rank fail prints the reason first.
     fn let_agents_report(&mut self) -> anyhow::Result<()> {
         let until = Instant::now() + GRACE;
-        while self.agents.iter().any(|agent| self.job.exit(*agent).is_none()) && self.wait(until)? {}
+        while !self.all_ended() && self.wait(until)? {}
         Ok(())
+    }
+
+    fn all_ended(&self) -> bool {
+        self.agents.iter().all(|agent| self.job.exit(*agent).is_some())
     }
 
     /// Resident memory of the agents, with what their helpers do not share, and without ranks: bytes of each, on average.
@@ -308,8 +312,7 @@ impl Drop for BenchJob<'_> {
         if !self.launcher.is_of_this_machine() {
             // srun kills the agents soon after it is asked to end, and they would leave their folders behind.
             let until = Instant::now() + GRACE;
-            let all_ended = |this: &Self| this.agents.iter().all(|agent| this.job.exit(*agent).is_some());
-            while !all_ended(self) && self.job.wait(until).unwrap_or(false) {}
+            while !self.all_ended() && self.job.wait(until).unwrap_or(false) {}
         }
         self.job.end(GRACE);
     }

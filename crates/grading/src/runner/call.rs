@@ -7,6 +7,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
+use lockstep_contract::desync_report::DIFFERENT_CALLS;
 use lockstep_contract::events::{AgentEvent, AgentSink};
 use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 use lockstep_contract::foreign::{self, quotation};
@@ -216,16 +217,13 @@ impl RunningCall<'_> {
 fn is_about_calls(result: &CallResult) -> bool {
     let differ = |outcome: &RankOutcome| match outcome {
         RankOutcome::Answered(Answer::Failed { error: text } | Answer::Panicked { message: text, .. }) => {
-            text.contains(DIFFERENT)
+            text.contains(DIFFERENT_CALLS)
         }
         _ => false,
     };
     let hang = result.finding.as_ref().is_some_and(|finding| finding.verdict == Verdict::Hang);
     hang || result.outcomes.iter().any(differ)
 }
-
-/// In errors of ranks whose calls differ.
-const DIFFERENT: &str = "met different calls on different ranks";
 
 /// The number of lines to show, over all ranks.
 const LINES: usize = 20;
@@ -263,8 +261,7 @@ mod tests {
         std::fs::create_dir(&recorded).unwrap();
         std::fs::write(recorded.join("rank-0.jsonl"), "a line\n").unwrap();
         let failed = |error: &str| RankOutcome::Answered(Answer::Failed { error: error.into() });
-        let differ =
-            result(vec![failed("barrier on rank 0 met different calls on different ranks after 0.01 s")], None);
+        let differ = result(vec![failed(&format!("barrier on rank 0 {DIFFERENT_CALLS} after 0.01 s"))], None);
         for about_calls in [&hang, &differ] {
             let file = call.keep(about_calls, &[1], kept()).unwrap();
             assert!(std::fs::read_to_string(&file).unwrap().ends_with("\na line\n"));

@@ -9,7 +9,7 @@ use std::io;
 use std::io::{Seek, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -55,10 +55,9 @@ where
 
 /// Where the starts and ends of workers are recorded: next to the ranks' own recordings, if there are any.
 fn recorded_events() -> AgentSink {
-    let folder = std::env::var_os(recording::FOLDER).filter(|folder| !folder.is_empty());
     let node = format!("{}-{}", uname().nodename().to_string_lossy(), std::process::id());
     // The ranks warn if nothing can be written there.
-    folder.and_then(|folder| AgentSink::open(Path::new(&folder), &node).ok()).unwrap_or_default()
+    recording::folder().and_then(|folder| AgentSink::open(&folder, &node).ok()).unwrap_or_default()
 }
 
 /// Carries out what `state_machine` decides until it is finished. This thread does nothing else: a worker dies with the

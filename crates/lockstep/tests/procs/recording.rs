@@ -1,7 +1,6 @@
 //! Recorded jobs: what a recording says of ranks that hang, are late, or are killed. The ranks run under `lockstep run`'s launcher, which
 //! this executable is, too.
 
-use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::rc::Rc;
 use std::{env, fs};
@@ -10,7 +9,7 @@ use anyhow::Context;
 use c10d::{GroupOptions, ProcessGroup, ReduceOp};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, Reporter, init_process_group, spawn};
-use lockstep_contract::recording::{Enter, FOLDER, Line, Recorded};
+use lockstep_contract::recording::{Enter, FOLDER, Line, Recorded, folder};
 use lockstep_process::watchdog::until;
 use lockstep_replay::model::{MarkKind, SpanKind};
 use lockstep_replay::{Replay, read};
@@ -76,15 +75,19 @@ fn straggle(group: &ProcessGroup) -> anyhow::Result<()> {
     Ok(group.all_reduce(&mut t, ReduceOp::Sum)?)
 }
 
+/// Waits until a rank's recording has this.
+fn until_recorded(rank: usize, has: impl Fn(&str) -> bool) -> anyhow::Result<()> {
+    let path = folder().context("not recorded")?.join(format!("rank-{rank}.jsonl"));
+    Ok(until(|| fs::read_to_string(&path).is_ok_and(|text| has(&text)))?)
+}
+
 /// Waits until a rank's recording says that it has entered its collective of this number.
 fn until_in_call(rank: usize, number: u64) -> anyhow::Result<()> {
-    let path = PathBuf::from(env::var_os(FOLDER).context("not recorded")?).join(format!("rank-{rank}.jsonl"));
     let is_in_call = |line: &str| {
         let line: Option<Line> = serde_json::from_str(line).ok();
         line.is_some_and(|line| matches!(line.what, Recorded::Enter(Enter { number: of, .. }) if of == Some(number)))
     };
-    until(|| fs::read_to_string(&path).is_ok_and(|text| text.lines().any(is_in_call))).context("no such call")?;
-    Ok(())
+    until_recorded(rank, |text| text.lines().any(is_in_call)).context("no such call")
 }
 
 /// Three steps under DDP. At the first start, rank 1 kills itself after the second, when rank 0 waits in the next.
@@ -109,10 +112,8 @@ fn train(env: &LaunchEnv, group: &Rc<ProcessGroup>) -> anyhow::Result<()> {
 
 /// Waits until a rank's recording has this many backward passes.
 fn until_backward(rank: usize, count: usize) -> anyhow::Result<()> {
-    let path = PathBuf::from(env::var_os(FOLDER).context("not recorded")?).join(format!("rank-{rank}.jsonl"));
-    let passes = |text: String| text.lines().filter(|line| line.contains("\"operation\":\"backward with")).count();
-    until(|| fs::read_to_string(&path).is_ok_and(|text| passes(text) >= count)).context("no such pass")?;
-    Ok(())
+    let passes = |text: &str| text.lines().filter(|line| line.contains("\"operation\":\"backward with")).count();
+    until_recorded(rank, |text| passes(text) >= count).context("no such pass")
 }
 
 // ---- the tests

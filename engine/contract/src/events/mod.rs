@@ -41,6 +41,16 @@ pub use sink::EventSink;
 /// The variable that names the folder for event files.
 pub const FOLDER: &str = "LOCKSTEP_EVENTS";
 
+/// The folder that [`FOLDER`] names.
+pub fn folder() -> Option<PathBuf> {
+    std::env::var_os(FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from)
+}
+
+/// Seconds since the Unix epoch, by this host's clock.
+pub(crate) fn now() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
 /// Something that a rank did. Counts start at 0, times are in seconds, sizes in bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -550,8 +560,7 @@ impl AgentSink {
         if self.files.is_empty() {
             return;
         }
-        let t = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let record = AgentRecord { t, node: self.node.clone(), event: event.clone() };
+        let record = AgentRecord { t: now(), node: self.node.clone(), event: event.clone() };
         self.files.iter().for_each(|file| file.append(&record));
     }
 }

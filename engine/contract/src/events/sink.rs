@@ -1,16 +1,14 @@
 //! Appends events to a file.
 
 use std::error::Error as _;
-use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
 
-use super::{Event, EventsError, FOLDER};
+use super::{Event, EventsError, folder, now};
 use crate::recording::Recorder;
 use crate::warn;
 
@@ -54,15 +52,14 @@ impl EventSink {
     /// Opens the sink that `LOCKSTEP_EVENTS` asks for. If that fails, prints a warning and discards events. If the rank is
     /// [recorded](crate::recording), its events are recorded, too.
     pub fn from_env(rank: usize, restart: u32) -> Self {
-        let open = |folder: &OsStr| {
-            Self::open(Path::new(folder), rank, restart).unwrap_or_else(|error| {
+        let open = |folder: PathBuf| {
+            Self::open(&folder, rank, restart).unwrap_or_else(|error| {
                 let cause = error.source().map_or(String::new(), |cause| format!(": {cause}"));
                 warn(&format_args!("warning: {error}{cause}; rank {rank} trains without an event file"));
                 Self::off()
             })
         };
-        let folder = std::env::var_os(FOLDER).filter(|folder| !folder.is_empty());
-        EventSink { recorder: Recorder::from_env(rank), ..folder.as_deref().map(open).unwrap_or_default() }
+        EventSink { recorder: Recorder::from_env(rank), ..folder().map(open).unwrap_or_default() }
     }
 
     /// Appends to `folder/rank-<rank>.jsonl` and creates both if needed.
@@ -76,8 +73,7 @@ impl EventSink {
 
     /// Writes `event` with the current time. Only the first failure is reported, on stderr.
     pub fn emit(&self, event: &Event) {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        self.emit_at(since.as_secs_f64(), event);
+        self.emit_at(now(), event);
         if let Some(recorder) = &self.recorder {
             recorder.event(event);
         }

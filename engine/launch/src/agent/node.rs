@@ -93,13 +93,9 @@ struct Stopped(i32);
 /// Prints and records the verdict on a launcher that failed before there was a job.
 fn report_launch(verdict: &VerdictRecord) {
     warn(verdict);
-    let events = events(&hostname(), events_folder().as_deref(), |warning| warn(&warning));
+    let events = events(&hostname(), lockstep_contract::events::folder().as_deref(), |warning| warn(&warning));
     events.emit(&AgentEvent::Verdict(verdict.clone()));
     events.emit(&AgentEvent::Finished { code: Ended::Failed.code().into() });
-}
-
-fn events_folder() -> Option<PathBuf> {
-    std::env::var_os(lockstep_contract::events::FOLDER).filter(|folder| !folder.is_empty()).map(PathBuf::from)
 }
 
 /// Workers get the limit of open files from `before` it was raised.
@@ -146,7 +142,7 @@ async fn on_console(
     if let Some(folder) = logs.temporary() {
         workers.register_cleanup(folder);
     }
-    let folder = events_folder();
+    let folder = lockstep_contract::events::folder();
     let warn = |warning: &str| console.line(Stream::Stderr, foreign::escaped(warning).as_bytes());
     let events = events(&hostname, folder.as_deref(), warn);
     let recorded = recording.as_ref().map(|recording| self::events(&hostname, Some(recording.folder()), warn));

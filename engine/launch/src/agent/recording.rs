@@ -14,12 +14,10 @@ use lockstep_contract::recording::{self, Header};
 use lockstep_paths::write_atomically;
 
 use crate::config::Config;
+use crate::verdict::flight_recorder;
 
 /// More agents of one job on one host are not recorded.
 const MOST_AGENTS: usize = 64;
-
-/// PyTorch's variables for its flight recorder's files, the newer one first.
-const FLIGHT_RECORDER: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
 
 /// A recording that goes on.
 #[derive(Debug)]
@@ -48,10 +46,9 @@ impl Recording {
             let parts = with(&file, ".parts");
             if let Some(lock) = take(&parts).with_context(failed)? {
                 remove_old(&file, &parts).with_context(failed)?;
-                let variable = |name: &&str| std::env::var(name).ok().filter(|value| !value.is_empty());
                 let header = Header {
                     program: config.program.name.clone(),
-                    flight_recorder: FLIGHT_RECORDER.iter().find_map(variable),
+                    flight_recorder: flight_recorder::prefix(),
                     ..Header::default()
                 };
                 return Ok(Some(Recording { file, parts, header, _lock: lock }));

@@ -121,10 +121,18 @@ impl std::fmt::Display for Call {
     }
 }
 
+/// What the names of the files begin with, where a variable says so.
+pub(crate) fn prefix() -> Option<String> {
+    PREFIX.into_iter().find_map(variable)
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|text| !text.is_empty())
+}
+
 /// Reads the recordings of all ranks that lie here and were written since.
 pub(super) fn read(since: SystemTime) -> Recordings {
-    let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
-    let prefixes = match PREFIX.into_iter().find_map(variable) {
+    let prefixes = match prefix() {
         Some(prefix) => vec![prefix],
         None => {
             let home = || variable("HOME").map(|home| format!("{home}/.cache"));
