@@ -168,14 +168,7 @@ pub fn train(
     let options = DdpOptions { virtual_ranks, fixed_buckets: true, ..Default::default() };
     let model = DistributedDataParallel::new(net, &vs, Rc::clone(&group), &options)?;
     let (ranks, params) = (model.virtual_ranks(), named_parameters(&vs));
-    let sgd = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
-    let adam = AdamWOptions { lr: 0.01, ..Default::default() };
-    let named = named_parameters(&vs);
-    let mut optimizer: Box<dyn Optimizer> = match updates {
-        Updates::Sgd => Box::new(Sgd::new(named, sgd)?),
-        Updates::AdamW => Box::new(AdamW::new(named, adam)?),
-        Updates::Zero => Box::new(ZeroRedundancyOptimizer::new(named, adam, Rc::clone(&group))?),
-    };
+    let mut optimizer = optimizer(updates, named_parameters(&vs), &group)?;
     let mut scaler: GradScaler = precision.scaler();
     // Without a last batch of one picture, which has no variance.
     let whole = kind == ElasticModel::Resnet;
@@ -255,12 +248,31 @@ pub fn train(
     snapshots.finish()?;
     let options = EvalOptions { batch_size: 3, ..Default::default() };
     let scored: Evaluation = evaluate_with(&model, set, Device::Cpu, &options)?;
+    let evaluation = [scored.loss(), scored.accuracy()].map(f64::to_bits).into();
+    Ok(Outcome { losses, evaluation, weights: weights(&vs)? })
+}
+
+fn optimizer(
+    updates: Updates,
+    params: Vec<(String, Tensor)>,
+    group: &Rc<ProcessGroup>,
+) -> anyhow::Result<Box<dyn Optimizer>> {
+    let sgd = SgdOptions { lr: 0.05, momentum: 0.9, weight_decay: 1e-3, ..Default::default() };
+    let adam = AdamWOptions { lr: 0.01, ..Default::default() };
+    Ok(match updates {
+        Updates::Sgd => Box::new(Sgd::new(params, sgd)?),
+        Updates::AdamW => Box::new(AdamW::new(params, adam)?),
+        Updates::Zero => Box::new(ZeroRedundancyOptimizer::new(params, adam, Rc::clone(group))?),
+    })
+}
+
+/// All parameters and buffers as bits, sorted by name.
+fn weights(vs: &VarStore) -> Result<Vec<Vec<u32>>, tch::TchError> {
     let mut variables: Vec<_> = vs.variables().into_iter().collect();
     variables.sort_by(|(a, _), (b, _)| a.cmp(b));
-    let bits = |tensor: &Tensor| -> Result<Vec<u32>, tch::TchError> {
+    let bits = |tensor: &Tensor| {
         let values: Vec<f32> = Vec::try_from(tensor.to_kind(Kind::Float).flatten(0, -1))?;
         Ok(values.into_iter().map(f32::to_bits).collect())
     };
-    let weights = variables.iter().map(|(_, tensor)| bits(tensor)).collect::<Result<_, _>>()?;
-    Ok(Outcome { losses, evaluation: [scored.loss(), scored.accuracy()].map(f64::to_bits).into(), weights })
+    variables.iter().map(|(_, tensor)| bits(tensor)).collect()
 }
