@@ -1,7 +1,7 @@
 //! Folders of pictures, one for each class, as torchvision's `ImageFolder` takes them: finds the samples of each class
 //! (`find_classes` and `make_dataset` in torchvision), with checks, and the folders of splits.
 //!
-//! Does not read the pictures; `lockstep-pictures` does.
+//! Does not read the pictures; `lockstep-picture-decoder` does.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;

@@ -213,7 +213,7 @@ impl Part {
                 let at = |pixel: usize| [0, 1, 2].map(|plane| planes[plane * cifar::PIXELS + pixel]);
                 from_fn(cifar::SIDE, cifar::SIDE, &at)
             }
-            Pictures::Files(files) => lockstep_pictures::read(&files[index])?,
+            Pictures::Files(files) => lockstep_picture_decoder::read(&files[index])?,
         })
     }
 }

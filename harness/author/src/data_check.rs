@@ -101,7 +101,7 @@ fn check_file(path: &Path) -> anyhow::Result<CheckedData> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let ends = |ends: &[&str]| ends.iter().any(|end| name.ends_with(end));
     let read = match () {
-        () if ends(&[".jpg", ".jpeg", ".png"]) => lockstep_pictures::read(path)
+        () if ends(&[".jpg", ".jpeg", ".png"]) => lockstep_picture_decoder::read(path)
             .map(|picture| format!("a picture of {} x {} pixels", picture.width(), picture.height())),
         () if ends(&[".bin"]) => {
             cifar::read(path).map(|records| format!("{} of CIFAR-10", count(records.len() / cifar::RECORD, "record")))

@@ -27,7 +27,7 @@ use rustix::fs::{FlockOperation, flock};
 
 use lockstep::data::DataError;
 
-/// Raise this number whenever [`decode`](lockstep_pictures::decode) gives other pixels than before: a test detects
+/// Raise this number whenever [`decode`](lockstep_picture_decoder::decode) gives other pixels than before: a test detects
 /// that.
 const VERSION: u8 = 1;
 /// The first bytes of a file of the cache.
@@ -69,13 +69,13 @@ impl DecodedCache {
     pub(super) fn picture(&self, path: &Path) -> Result<RgbImage, DataError> {
         // Before the file is read: what changes after this has another identity.
         let Some(source) = fs::metadata(path).ok().map(|about| Identity::of(&about)) else {
-            return lockstep_pictures::read(path);
+            return lockstep_picture_decoder::read(path);
         };
         let entry = self.entry(path);
         if let Some(picture) = read(&entry, source) {
             return Ok(picture);
         }
-        let picture = lockstep_pictures::read(path)?;
+        let picture = lockstep_picture_decoder::read(path)?;
         if !self.closed.load(Ordering::Relaxed) && source.has_settled(self.tick) {
             self.keep(&entry, source, &picture);
         }
@@ -181,7 +181,7 @@ fn read(entry: &Path, source: Identity) -> Option<RgbImage> {
         std::array::from_fn(|at| u32::from_le_bytes(std::array::from_fn(|byte| sizes[4 * at + byte])));
     let bytes = 3 * u64::from(width)
         .checked_mul(u64::from(height))
-        .filter(|pixels| *pixels <= lockstep_pictures::MAX_PIXELS as u64)?;
+        .filter(|pixels| *pixels <= lockstep_picture_decoder::MAX_PIXELS as u64)?;
     let mut pixels = Vec::with_capacity(bytes as usize + 1); // room for the read that finds the end
     file.take(bytes + 1).read_to_end(&mut pixels).ok()?;
     let picture = RgbImage::from_raw(width, height, pixels).filter(|picture| picture.as_raw().len() as u64 == bytes)?;
@@ -388,7 +388,7 @@ mod tests {
             RgbImage::from_fn(40, 24, |x, y| Rgb([x * 37 + y * 11, x * 7 + y * 53, x * y].map(|value| value as u8)));
         let mut jpeg = Vec::new();
         image::codecs::jpeg::JpegEncoder::new_with_quality(&mut jpeg, 80).encode_image(&noise).unwrap();
-        let pixels = lockstep_pictures::decode(&jpeg).unwrap();
+        let pixels = lockstep_picture_decoder::decode(&jpeg).unwrap();
         assert_eq!((VERSION, crc32fast::hash(&jpeg), crc32fast::hash(pixels.as_raw())), (1, 489_673_807, 424_495_027));
     }
 }

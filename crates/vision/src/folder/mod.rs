@@ -1,6 +1,6 @@
 //! Photographs in a folder per class, as torchvision's `ImageFolder` reads them, with additional checks.
 //!
-//! `lockstep-datasets` finds the samples, `lockstep-pictures` decodes a file to pixels, [`DecodedCache`] keeps these, [`Splits`] finds `Train` and
+//! `lockstep-datasets` finds the samples, `lockstep-picture-decoder` decodes a file to pixels, [`DecodedCache`] keeps these, [`Splits`] finds `Train` and
 //! `Validation`. Other modules transform pictures and turn them into tensors.
 //!
 //! As in torchvision (`torchvision/datasets/folder.py`), the folders of the root are the classes, sorted by name. All files
@@ -29,7 +29,7 @@ use crate::{Pictures, RgbImage};
 
 pub use cache::DecodedCache;
 pub use lockstep_datasets::folder::{Skipped, Why};
-pub use lockstep_pictures::{MAX_BYTES, MAX_PIXELS, decode};
+pub use lockstep_picture_decoder::{MAX_BYTES, MAX_PIXELS, decode};
 
 /// Labelled pictures in files: one folder per class.
 #[derive(Debug, Clone)]
@@ -109,7 +109,7 @@ impl Pictures for ImageFolder {
     /// Reads and decodes the file: see [`decode`]. The error is a [`DataError`].
     fn picture(&self, index: usize) -> anyhow::Result<RgbImage> {
         let path = &self.samples[index].path;
-        Ok(self.cache.as_ref().map_or_else(|| lockstep_pictures::read(path), |cache| cache.picture(path))?)
+        Ok(self.cache.as_ref().map_or_else(|| lockstep_picture_decoder::read(path), |cache| cache.picture(path))?)
     }
 
     /// Covers the classes' names and each file's relative path, class and length. The pictures are not read, so that even a
