@@ -15,7 +15,6 @@ use clap::ValueEnum;
 use lockstep::accumulate::{AveragesGradients, accumulate_virtual};
 use lockstep::best::Best;
 use lockstep::data::Batch;
-use lockstep::elastic::VirtualRanks;
 use lockstep::exit::UsageError;
 use lockstep::loader::Position;
 use lockstep::nn::{caught, raise};
@@ -24,6 +23,7 @@ use lockstep::optim::{
 };
 use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::snapshot::{Save, SnapshotError, Snapshots, Variables};
+use lockstep::virtual_ranks::VirtualRanks;
 use lockstep::{DdpOptions, DistributedDataParallel, Rank, checkpoint};
 use tch::Tensor;
 use tch::nn::VarStore;

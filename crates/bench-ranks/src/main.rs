@@ -6,8 +6,8 @@
 //! all ranks end. `lockstep_contract::bench` defines the messages. `harness/bench/src/python` has the same program in Python.
 
 mod collectives;
-#[path = "../../lockstep/benches/support/elastic.rs"]
-mod elastic;
+#[path = "../../lockstep/benches/support/virtual_ranks.rs"]
+mod virtual_ranks;
 // The models that criterion's benches measure.
 #[path = "../../lockstep/benches/support/formula.rs"]
 mod formula;

@@ -15,8 +15,8 @@ use lockstep_contract::bench::{ElasticAnswer, ElasticOrder, ResumedAnswer, Resum
 use tch::nn::{Sequential, VarStore};
 use tch::{Device, Tensor};
 
-use crate::elastic::{Draws, train};
 use crate::mlp;
+use crate::virtual_ranks::{Draws, train};
 
 /// A small training. Every rank calls this with the same order.
 ///

@@ -26,7 +26,7 @@ mod samples;
 mod scene;
 mod snapshots;
 mod step;
-#[path = "../../lockstep/src/elastic/tree.rs"]
+#[path = "../../lockstep/src/virtual_ranks/tree.rs"]
 #[cfg_attr(not(test), expect(dead_code, reason = "used in its own crate"))]
 mod tree;
 mod virtual_ranks;

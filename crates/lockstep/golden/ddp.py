@@ -1,4 +1,4 @@
-"""Golden values for crates/lockstep/tests/it/ddp_golden.rs, and elastic.rs next to it: the loss of every step of a small DDP run in Python.
+"""Golden values for crates/lockstep/tests/it/ddp_golden.rs, and virtual_ranks.rs next to it: the loss of every step of a small DDP run in Python.
 
 Run it with a Python that has PyTorch 2.11; it rewrites ddp.json. Two ranks on Gloo train a two-layer
 network on 50 samples (which two ranks and batches of 8 do not divide evenly) for three epochs; so do four ranks, with whom

@@ -4,8 +4,8 @@ use c10d::{Error, ProcessGroup, Rank, ReduceOp, Result};
 use tch::Tensor;
 
 use crate::DistributedDataParallel;
-use crate::elastic::VirtualRanks;
 use crate::parallel::FullyShard;
+use crate::virtual_ranks::VirtualRanks;
 
 /// A model whose gradients are averaged over ranks in its backward pass.
 pub trait AveragesGradients {
@@ -72,7 +72,7 @@ averages!([] FullyShard);
 /// A collective. Under DDP the ranks may have different numbers of micro-batches, at least one each; with full sharding, all must have the
 /// same number.
 ///
-/// With [virtual ranks](crate::elastic) call [`accumulate_virtual`].
+/// With [virtual ranks](crate::virtual_ranks) call [`accumulate_virtual`].
 ///
 /// Errors: `BadArgument` on all ranks if one has no micro-batches, if no target counts, or with virtual ranks; those of `sum`, and of any
 /// collective.

@@ -13,9 +13,9 @@ use c10d::{CommHook, Error, ProcessGroup, Rank, Reducer, ReducerOptions, Result}
 use tch::nn::{ModuleT, VarStore};
 use tch::{Kind, Tensor, no_grad};
 
-use crate::elastic::{TreeSum, VirtualRanks};
 use crate::nn;
 use crate::optim::named_parameters;
+use crate::virtual_ranks::{TreeSum, VirtualRanks};
 
 /// Maximum length of messages in the first broadcast, in bytes (`broadcast_bucket_size` in PyTorch).
 const BROADCAST_BYTES: usize = 250 * 1024 * 1024;
@@ -46,7 +46,7 @@ pub struct DdpOptions {
     /// last bits. Off by default, as in PyTorch; if on, it costs one all-reduce of zeros when the model is wrapped.
     pub fixed_buckets: bool,
     /// How many virtual ranks the training has, so that its weights have the same bits on any number of ranks up to this one: see
-    /// [`elastic`](crate::elastic). The model is then trained for each of [`DistributedDataParallel::virtual_ranks`] in turn. `None` is plain
+    /// [`virtual_ranks`](crate::virtual_ranks). The model is then trained for each of [`DistributedDataParallel::virtual_ranks`] in turn. `None` is plain
     /// DDP.
     pub virtual_ranks: Option<NonZeroUsize>,
 }

@@ -11,7 +11,6 @@ pub mod curves;
 pub mod data;
 mod ddp;
 pub mod device;
-pub mod elastic;
 pub mod env;
 pub mod exit;
 mod faults;
@@ -38,6 +37,7 @@ pub mod sampler;
 pub mod snapshot;
 pub mod spawn;
 pub mod threads;
+pub mod virtual_ranks;
 
 pub use best::BestModel;
 pub use ddp::{DdpOptions, DdpVariables, DistributedDataParallel, Outputs};

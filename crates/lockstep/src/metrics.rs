@@ -17,11 +17,11 @@ use tch::{Device, Kind, Tensor, no_grad};
 
 use crate::DistributedDataParallel;
 use crate::data::Dataset;
-use crate::elastic::VirtualRanks;
 use crate::loader::DataLoader;
 use crate::loss::{CrossEntropy, IGNORE_INDEX, check};
 use crate::nn::{caught, raise};
 use crate::sampler::EvalSampler;
+use crate::virtual_ranks::VirtualRanks;
 
 /// The options of an evaluation.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -13,7 +13,7 @@ use c10d::{Error, OwnThread, ProcessGroup, Result};
 use tch::nn::{BatchNormConfig, Init, ModuleT, Path};
 use tch::{Kind, Tensor, nn, no_grad};
 
-use crate::elastic::refuse_in_pass;
+use crate::virtual_ranks::refuse_in_pass;
 
 /// `torch.nn.BatchNorm2d` for pictures. Input and output `[n, channels, H, W]`; variables are `weight` (ones), `bias` (zeros),
 /// `running_mean` and `running_var`.

@@ -13,13 +13,13 @@ use lockstep_contract::fault::{Act, Armed, FaultError, Point};
 use tch::Device;
 
 use crate::curves::{Curves, CurvesError};
-use crate::elastic::VirtualRanks;
 use crate::events::{Event, EventSink};
 use crate::loader::{EpochSteps, Position};
 use crate::memory::MemoryBytes;
 use crate::metrics::Evaluation;
 use crate::optim::last_lr;
 use crate::progress::{self, Progress, Tag};
+use crate::virtual_ranks::VirtualRanks;
 use crate::{LaunchEnv, Rank, WorldSize, faults, snapshot};
 
 /// A rank's reporter. Rank 0 draws the bar and prints results of all ranks; every rank prints its epochs and writes its events.

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use tch::{Kind, Tensor};
 
 use crate::disk::{Failure, fail, notes};
-use crate::elastic::{Pass, Ranks, Sums, Training, of_kind};
+use crate::ranks::{Pass, Ranks, Sums, Training, of_kind};
 use crate::snapshots::{KillableJob, Killed, Run, Settings, Snapshot, Step};
 
 /// Inputs: epochs, steps per epoch, steps between snapshots, and for each run the steps until the kill. Results: the steps in the

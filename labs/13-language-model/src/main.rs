@@ -15,7 +15,6 @@ use clap::Parser;
 use lockstep::accumulate::accumulate_virtual;
 use lockstep::data::{Dataset, Texts, Tokenizer, Windows};
 use lockstep::device::DeviceChoice;
-use lockstep::elastic::VirtualLoader;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::evaluate;
@@ -25,6 +24,7 @@ use lockstep::optim::{AdamW, AdamWOptions, GradParts, Optimizer, clip_grad_norm,
 use lockstep::rng::seed_step;
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
+use lockstep::virtual_ranks::VirtualLoader;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, checkpoint, exit, init_process_group};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Tensor, no_grad};

@@ -33,9 +33,9 @@ use tch::nn::VarStore;
 pub use unit::{FullyShardOptions, MixedPrecision, Piece, ShardBytes};
 
 use crate::ddp::broadcast_states;
-use crate::elastic::{VirtualRanks, refuse_in_pass};
 use crate::nn;
 use crate::optim::named_parameters;
+use crate::virtual_ranks::{VirtualRanks, refuse_in_pass};
 use passes::Passes;
 use unit::{Flat, Unit};
 

@@ -186,7 +186,7 @@ impl DataLoader {
     }
 }
 
-/// What goes through an epoch in steps: a [`DataLoader`], or the loaders of [virtual ranks](crate::elastic::VirtualLoader).
+/// What goes through an epoch in steps: a [`DataLoader`], or the loaders of [virtual ranks](crate::virtual_ranks::VirtualLoader).
 pub trait EpochSteps {
     /// Samples in a batch.
     fn batch_size(&self) -> usize;

@@ -14,7 +14,7 @@
 use c10d::{Error, ProcessGroup, Result, Splits, all_to_all_single};
 use tch::{Kind, Tensor};
 
-use crate::elastic::refuse_in_pass;
+use crate::virtual_ranks::refuse_in_pass;
 
 /// The positions of a sequence of `length` that this rank holds, in their order: `[length / p]`.
 ///

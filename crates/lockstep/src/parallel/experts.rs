@@ -17,7 +17,7 @@ use tch::nn::Path;
 use tch::{Device, Kind, Tensor, no_grad};
 
 use super::tensor::part_of;
-use crate::elastic::refuse_in_pass;
+use crate::virtual_ranks::refuse_in_pass;
 
 /// A mixture of experts, each two layers with GELU between, of which this rank holds a part.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use c10d::{Error, ProcessGroup, Rank, Work};
 use tch::{Kind, Tensor};
 
 use super::{Action, Schedule};
-use crate::elastic::refuse_in_pass;
 use crate::nn;
+use crate::virtual_ranks::refuse_in_pass;
 
 /// What a stage receives for each micro-batch.
 #[derive(Clone, Debug, PartialEq, Eq)]

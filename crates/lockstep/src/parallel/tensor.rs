@@ -22,8 +22,8 @@ use c10d::{Error, Exchange, OwnThread, ProcessGroup, ReduceOp, Result};
 use tch::nn::{Module, Path};
 use tch::{Kind, Tensor, no_grad};
 
-use crate::elastic::refuse_in_pass;
 use crate::nn;
+use crate::virtual_ranks::refuse_in_pass;
 
 type Group = OwnThread<Rc<ProcessGroup>>;
 

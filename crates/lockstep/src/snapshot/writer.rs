@@ -52,7 +52,7 @@ pub struct SnapshotOptions {
     /// Whether the program itself sets the learning rate before each step; false by default. If true, the saved rate is
     /// ignored, and there is no note if it differs from the optimizer's, as it does inside a warm-up.
     pub sets_rates: bool,
-    /// The [virtual ranks](crate::elastic) of the training, if it has them. Then a run that resumes on another number of ranks is not a
+    /// The [virtual ranks](crate::virtual_ranks) of the training, if it has them. Then a run that resumes on another number of ranks is not a
     /// difference, and one with another number of virtual ranks is.
     pub virtual_ranks: Option<NonZeroUsize>,
 }

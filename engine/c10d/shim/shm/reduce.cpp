@@ -139,7 +139,7 @@ struct Tiles {
 };
 
 // The sources are combined along a binary tree, each node of which is split in the middle, rounded down: ((0 + (1 + 2)) + (3 + (4 + 5))) for
-// six. It is the order in which virtual ranks are added up (crates/lockstep/src/elastic/tree.rs).
+// six. It is the order in which virtual ranks are added up (crates/lockstep/src/virtual_ranks/tree.rs).
 
 // The nodes that end with a source end with all that are on the way to it, so a walk over the sources needs only the ends of the open ones.
 constexpr size_t kLevels = 16; // of a tree with kMostSources leaves

@@ -11,8 +11,8 @@ mod whole;
 
 #[path = "../../given/disk.rs"]
 mod disk;
-#[path = "../../given/elastic.rs"]
-mod elastic;
+#[path = "../../given/ranks.rs"]
+mod ranks;
 #[path = "../../given/snapshots.rs"]
 mod snapshots;
 #[path = "../../given/tasks.rs"]

@@ -10,7 +10,7 @@
 use anyhow::{Context, Result};
 use tch::Tensor;
 
-use crate::elastic::{Ranks, Sums, halves};
+use crate::ranks::{Ranks, Sums, halves};
 
 /// Returns the sum over all virtual ranks, in the order of the tree, on every rank. `gradients` has one of the range `v..v + 1` for each virtual
 /// rank v of this rank.

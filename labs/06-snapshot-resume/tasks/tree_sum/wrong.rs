@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use lockstep_answers::{edit, given};
 use tch::{Kind, Tensor};
 
-use crate::elastic::{Ranks, Sums, halves};
+use crate::ranks::{Ranks, Sums, halves};
 
 /// The given program: the ranks' sums in the order of the ranks.
 #[given]

@@ -10,7 +10,7 @@
 
 use lockstep::data::rng::KeyedRng;
 
-use crate::elastic::Training;
+use crate::ranks::Training;
 
 /// Trains the virtual ranks of rank `run.rank` in one step of an epoch, by one call of `run.train` for each.
 pub fn virtual_ranks(run: &mut Training, epoch: u64, step: usize) {

@@ -3,7 +3,7 @@
 use lockstep::data::rng::KeyedRng;
 use lockstep_answers::{edit, given};
 
-use crate::elastic::Training;
+use crate::ranks::Training;
 
 /// The given program: each rank trains one batch, its own.
 #[given]

@@ -38,7 +38,7 @@ struct Bucket {
     spare: Vec<Tensor>,
 }
 
-/// Sums the gradients of a model over its virtual ranks. See [`crate::elastic`].
+/// Sums the gradients of a model over its virtual ranks. See [`crate::virtual_ranks`].
 #[derive(Debug)]
 pub(crate) struct TreeSum {
     ranks: VirtualRanks,

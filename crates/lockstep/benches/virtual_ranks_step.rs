@@ -18,9 +18,9 @@ use std::rc::Rc;
 
 use c10d::ProcessGroup;
 use criterion::Criterion;
-use lockstep::elastic::VirtualRanks;
 use lockstep::models::Norm;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
+use lockstep::virtual_ranks::VirtualRanks;
 use lockstep::{DdpOptions, DistributedDataParallel};
 use support::process_set::{ProcessSet, Tasks};
 use support::{Result, rounds};
@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         for (ranks, count) in CASES {
             rounds::print_machine(ranks, "rank");
             let mut processes: ProcessSet<Steps> = ProcessSet::start(ranks)?;
-            let mut group = criterion.benchmark_group("elastic_step");
+            let mut group = criterion.benchmark_group("virtual_ranks_step");
             rounds::configure(&mut group);
             for (number, model) in MODELS.iter().enumerate() {
                 let name = format!("{model}, {count} virtual ranks on {ranks}");

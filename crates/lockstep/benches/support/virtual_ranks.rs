@@ -11,7 +11,6 @@ use c10d::{ProcessGroup, Rank};
 use lockstep::accumulate::accumulate_virtual;
 use lockstep::amp::{GradScaler, GradScalerState, Precision};
 use lockstep::data::{Batch, Dataset};
-use lockstep::elastic::VirtualLoader;
 use lockstep::loader::{DataLoader, Position};
 use lockstep::loss::CrossEntropy;
 use lockstep::metrics::{EvalOptions, Evaluation, evaluate_with};
@@ -24,6 +23,7 @@ use lockstep::optim::{
 use lockstep::rng::{KeyedRng, seed_step, step_seed};
 use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
+use lockstep::virtual_ranks::VirtualLoader;
 use lockstep::{DdpOptions, DistributedDataParallel, Reporter};
 use lockstep_contract::bench::{ElasticModel, ElasticTraining, Float, Updates};
 use tch::nn::{self, ModuleT, VarStore};

@@ -10,7 +10,7 @@
 //!
 //! ```no_run
 //! # use std::{num::NonZeroUsize, rc::Rc, sync::Arc};
-//! # use lockstep::{DdpOptions, DistributedDataParallel, data::Dataset, elastic::VirtualLoader, loader::DataLoader};
+//! # use lockstep::{DdpOptions, DistributedDataParallel, data::Dataset, loader::DataLoader, virtual_ranks::VirtualLoader};
 //! # use lockstep::{optim::Optimizer, rng::seed_step, sampler::DistributedSampler};
 //! # fn train(
 //! #     net: tch::nn::Sequential, vs: &tch::nn::VarStore, group: Rc<c10d::ProcessGroup>, set: Arc<dyn Dataset>,

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use c10d::{Backend, CommHook, ProcessGroup, Rank};
 use lockstep::accumulate::{accumulate, accumulate_virtual};
 use lockstep::data::{Batch, Dataset};
-use lockstep::elastic::{VirtualLoader, VirtualRanks};
 use lockstep::loader::DataLoader;
 use lockstep::nn::{SyncBatchNorm2d, SyncBatchNormOptions, raise};
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
@@ -20,6 +19,7 @@ use lockstep::parallel::context::ring_attention;
 use lockstep::parallel::tensor::sum_over_ranks;
 use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::sampler::DistributedSampler;
+use lockstep::virtual_ranks::{VirtualLoader, VirtualRanks};
 use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel};
 use lockstep_contract::bench::{ElasticModel, ElasticTraining, Float, Updates};
 use lockstep_testkit::margin;
@@ -33,7 +33,7 @@ use training::{CLASSES, Draws, Outcome, network, train};
 
 #[path = "../../benches/support/formula.rs"]
 mod formula;
-#[path = "../../benches/support/elastic.rs"]
+#[path = "../../benches/support/virtual_ranks.rs"]
 mod training;
 
 const PLAIN: ElasticTraining = ElasticTraining::of(ElasticModel::Mlp);
