@@ -7,7 +7,10 @@ use lockstep_launch::command::Shell;
 use lockstep_prove::{inject, same, tour, verify};
 use lockstep_report::{Screen, listing};
 use lockstep_site::{cluster, doctor, render};
-use {lockstep_bench as bench, lockstep_curves as curves, lockstep_learn as learn, lockstep_replay as replay};
+use {
+    lockstep_bench as bench, lockstep_learn as learn, lockstep_replay as replay,
+    lockstep_report_command as report_command,
+};
 
 use crate::exit::Code;
 use crate::{reference, stacks};
@@ -41,7 +44,7 @@ enum RunCommand {
 enum Command {
     Run(Box<lockstep_launch::command::RunOptions>),
     Stacks(stacks::StacksOptions),
-    Report(curves::ReportOptions),
+    Report(report_command::ReportOptions),
     Replay(replay::ReplayOptions),
     Tour(tour::TourOptions),
     Inject(inject::InjectOptions),

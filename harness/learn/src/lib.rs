@@ -18,8 +18,8 @@ use lockstep_checkout::{self as checkout, cargo};
 use lockstep_grading::Workplace;
 use lockstep_grading::exercise::{Task, Tasks};
 use lockstep_launch::exit;
+use lockstep_live_page as live_page;
 use lockstep_report as report;
-use lockstep_serve as serve;
 
 use crate::exit::Refused;
 

@@ -18,9 +18,9 @@ use lockstep_grading::seat::{Attempts, Seat, now};
 
 use crate::class_report::{self, TaskOutcome, task_name};
 use crate::exit::{Code, Refused};
+use crate::live_page::{self, Asked, Site};
 use crate::report::{Finding, Form, Report, ReportCase, Screen, Target, Verdict, count, whole_words};
 use crate::route::{Planned, Route};
-use crate::serve::{self, Asked, Site};
 
 use page::{Frame, Names};
 pub(crate) use view::without_numbers;
@@ -49,7 +49,7 @@ pub struct ClassOptions {
     title: Option<String>,
     /// Show a page that follows the seats, until Ctrl-C; only this machine reaches it unless an address says otherwise
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS)]
-    #[arg(value_parser = |text: &str| serve::address(text, ADDRESS))]
+    #[arg(value_parser = |text: &str| live_page::address(text, ADDRESS))]
     serve: Option<String>,
     /// The route whose tasks are shown, with its minutes: morning, half-day, day or whole
     #[arg(long, default_value = "whole")]
@@ -87,7 +87,13 @@ impl ClassOptions {
                 let seen = " sees the names; --hide-names hides them";
                 let to_all = if self.hide_names || source.is_demo() { "" } else { seen };
                 let (route, hide_names, title) = (self.route, self.hide_names, title.clone());
-                serve::serve(&address, ClassSite { source, title, route, hide_names }, Arc::new(read), to_all, &screen)?
+                live_page::serve(
+                    &address,
+                    ClassSite { source, title, route, hide_names },
+                    Arc::new(read),
+                    to_all,
+                    &screen,
+                )?
             }
         };
         let report = class_report(&title, &read.seats, &route.plan()?, self.hide_names, started);
@@ -305,7 +311,7 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
             .map(|(verdict, diagnosis)| format!("{}: {}", verdict.words(), in_short(diagnosis)))
             .unwrap_or_default();
         let (since, tries) = match row.at {
-            Some(_) => (serve::span(row.since), page::times_word(row.tries)),
+            Some(_) => (live_page::span(row.since), page::times_word(row.tries)),
             None => Default::default(),
         };
         let mut cells = vec![seat_name(&row.name, index, hidden)];

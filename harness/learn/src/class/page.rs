@@ -1,14 +1,14 @@
-//! The instructor's page: HTML that reads without a script; [`crate::serve`] has a script that asks for it again every two seconds.
+//! The instructor's page: HTML that reads without a script; [`crate::live_page`] has a script that asks for it again every two seconds.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use maud::{Markup, html};
 
+use crate::live_page::{following, notice, span};
 use crate::report::count;
 use crate::report::formatting::plain;
 use crate::report::html::page_with;
-use crate::serve::{following, notice, span};
 
 use super::view::{BARS, Mark, Met, Row, TaskTimes, View};
 

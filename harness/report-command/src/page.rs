@@ -1,4 +1,4 @@
-//! The page with the curves: HTML and SVG that read without a script; [`crate::serve`] has a script that asks for the page again.
+//! The page with the curves: HTML and SVG that read without a script; [`crate::live_page`] has a script that asks for the page again.
 //!
 //! Places are shares of the width and heights are pixels, so that lines and words keep their size on a phone and on a wide screen. Attempts
 //! differ in colour and in dashes.
@@ -9,12 +9,12 @@ use lockstep_plot::Axis;
 use maud::{Markup, PreEscaped, html};
 
 use super::series::{AttemptCurves, Curves, Dot, Quantity, State, thinned};
+use crate::live_page::{following, notice};
 use crate::report::formatting::{instant, plain, seconds};
 use crate::report::html::{fact, numbers, page_with};
 use crate::report::picture;
 use crate::report::timeline::MarkKind;
 use crate::report::{Table, Timeline, count, grouped};
-use crate::serve::{following, notice};
 
 const STYLE: &str = include_str!("curves.css");
 

@@ -17,16 +17,16 @@ use clap::ValueHint;
 use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_launch::exit;
+use lockstep_live_page as live_page;
 use lockstep_report as report;
-use lockstep_serve as serve;
 use serde::Serialize;
 
 use crate::exit::{Code, Refused};
+use crate::live_page::{Asked, Site};
 use crate::report::formats::cell;
 use crate::report::formatting::seconds;
 use crate::report::history::{History, RunEvents};
 use crate::report::{Form, Screen, Target, Timeline, whole_words};
-use crate::serve::{Asked, Site};
 
 use page::{View, range, short, summary};
 use series::{Curves, Quantity, Row, State};
@@ -49,7 +49,7 @@ pub struct ReportOptions {
     folder: PathBuf,
     /// Show a page that follows the run, until Ctrl-C; only this machine reaches it unless an address says otherwise
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS)]
-    #[arg(value_parser = |text: &str| serve::address(text, ADDRESS))]
+    #[arg(value_parser = |text: &str| live_page::address(text, ADDRESS))]
     serve: Option<String>,
     /// Where the curves go, with --serve at the end: .html for the page, .csv or .json for all numbers, - for JSON on stdout; may be
     /// repeated [default: report.html in DIR, without --serve]
@@ -72,7 +72,7 @@ impl ReportOptions {
         }
         let screen = Screen::new(self.outputs.iter().any(Target::is_stdout));
         let (read, outputs) = match self.serve {
-            Some(address) => (serve::serve(&address, folder.clone(), Arc::new(read), "", &screen)?, self.outputs),
+            Some(address) => (live_page::serve(&address, folder.clone(), Arc::new(read), "", &screen)?, self.outputs),
             None if self.outputs.is_empty() => {
                 let give = |why| Refused(format!("{why}; give another place for the page: -o FILE.html"));
                 let page = Target::file(folder.0.join(PAGE), Form::Html).map_err(give)?;
