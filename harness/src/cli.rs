@@ -4,6 +4,7 @@ use clap::error::ErrorKind;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use lockstep_author::{self as author, course, new};
 use lockstep_launch::command::Shell;
+use lockstep_launch::exit::Code;
 use lockstep_prove::{inject, same, tour, verify};
 use lockstep_report::{Screen, listing};
 use lockstep_site::{cluster, doctor, render};
@@ -12,12 +13,11 @@ use {
     lockstep_report_command as report_command,
 };
 
-use crate::exit::Code;
 use crate::{reference, stacks};
 
 /// Distributed deep-learning training on libtorch, step by step, and proofs that the steps are right
 #[derive(Parser)]
-#[command(name = "lockstep", version, arg_required_else_help = true, after_help = crate::exit::HELP)]
+#[command(name = "lockstep", version, arg_required_else_help = true, after_help = crate::exit_codes::HELP)]
 pub(crate) struct Cli {
     /// Print a script that completes `lockstep` in this shell, and exit
     #[arg(long, value_name = "SHELL")]

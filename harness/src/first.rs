@@ -10,11 +10,11 @@ use anyhow::Context;
 use clap::{Parser, Subcommand};
 use lockstep_checkout::cargo::{TASKS, plain_command};
 use lockstep_checkout::checkout_around;
+use lockstep_launch::exit::{Code, Refused};
 use lockstep_process::check_room;
 use lockstep_prove::tour;
 use lockstep_report::Screen;
 
-use crate::exit::{Code, Refused};
 use crate::stacks;
 
 /// What `--version` adds, by which `scripts/run.sh` tells that another tour needs no more.

@@ -8,7 +8,7 @@
 
 #[cfg(feature = "whole")]
 mod cli;
-mod exit;
+mod exit_codes;
 #[cfg(not(feature = "whole"))]
 mod first;
 #[cfg(feature = "whole")]
@@ -27,5 +27,5 @@ fn main() -> std::process::ExitCode {
     if let Some(code) = helper() {
         return code;
     }
-    exit::main(|| Cli::of_this_process().exec())
+    lockstep_launch::exit::main(|| Cli::of_this_process().exec())
 }

@@ -10,7 +10,7 @@ use lockstep_launch::verdict::{Causes, FAMILIES};
 use lockstep_site::rules::{Column, table};
 use lockstep_site::{doctor, render};
 
-use crate::exit::CODES;
+use crate::exit_codes::CODES;
 use crate::variables::{VARIABLES, Variables};
 
 /// Width of the commands' help in columns.

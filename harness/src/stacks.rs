@@ -9,10 +9,9 @@ use std::time::Duration;
 use anyhow::Context;
 use clap::Args;
 use lockstep_contract::foreign::quotation;
+use lockstep_launch::exit::{Code, Interrupted, Refused};
 use lockstep_process::{Signals, Stacks, StacksError, proc};
 use lockstep_report::Stdout;
-
-use crate::exit::{Code, Interrupted, Refused};
 
 /// How long a tool may take for one rank.
 const LIMIT: Duration = Duration::from_secs(20);

@@ -1,4 +1,4 @@
-//! Exit codes, and the `main` wrapper that returns them.
+//! Which error ends a training program with which exit code, and the `main` wrapper that returns the code.
 //!
 //! | code | meaning | as torchrun |
 //! |---|---|---|

@@ -25,6 +25,7 @@ pub mod desync_report;
 pub mod error_file;
 pub mod events;
 pub mod exercise;
+pub mod exit;
 pub mod fault;
 pub mod foreign;
 pub mod panic_place;
@@ -130,30 +131,6 @@ pub mod background {
 
     /// All of them.
     pub const THREADS: [&str; 3] = [DESYNC_REPORT, GLOO, SLEEP_WATCH];
-}
-
-/// The exit code of a launcher and of a training program.
-pub mod exit {
-    use std::process::ExitCode;
-
-    use crate::snapshot_request::SAVED;
-
-    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    #[repr(u8)]
-    pub enum Code {
-        Success = 0,
-        Failure = 1,
-        /// The request was wrong, and nothing was started. clap exits with the same number by itself when it refuses the arguments.
-        Usage = 2,
-        /// A snapshot is saved, and the run ended as a signal asked.
-        Saved = SAVED,
-    }
-
-    impl From<Code> for ExitCode {
-        fn from(code: Code) -> Self {
-            ExitCode::from(code as u8)
-        }
-    }
 }
 
 /// Requests for a snapshot, which reach a training program as signals.

@@ -1,4 +1,4 @@
-//! The exit codes of a command ([`Code`]), the errors that choose one, and the `main` wrapper that returns them.
+//! Which error ends a command, such as `lockstep`, with which exit code ([`Code`]), and the `main` wrapper that returns the code.
 
 use std::process::ExitCode;
 

@@ -1,9 +1,7 @@
-//! The exit codes of `lockstep`: their table for people ([`CODES`]), and what the subcommands return ([`lockstep_launch::exit`]).
+//! The table of exit codes for people; the book's page and `--help` show it. What the subcommands return: [`lockstep_launch::exit`].
 //!
-//! The codes of the programs that it starts are never passed on: the error's text contains them. Only `lockstep cluster exec` becomes
+//! The codes of the programs that `lockstep` starts are never passed on: the error's text contains them. Only `lockstep cluster exec` becomes
 //! the program, and ends as it does.
-
-pub(crate) use lockstep_launch::exit::{Code, Interrupted, Refused, main};
 
 /// The codes for people: of `lockstep` and the labs, of set-up, of the test run. The book's page is generated from it.
 pub(crate) const CODES: [[&str; 4]; 6] = [
