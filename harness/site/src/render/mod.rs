@@ -3,23 +3,17 @@
 //! - [`profile`]: what a site is like; [`job`]: what one job asks of it.
 //! - [`schedulers`]: the scripts, for each way to get nodes. [`agent`] is what those share that do not use srun: a second script that
 //!   runs on each node.
-//! - [`check`]: the mistakes of scripts that others wrote. [`evaluate`] makes a [`script`] of a text, by bash's grammar and what is
-//!   known of its [`words`] before it runs; the rules are in a file for each subject: [`directives`], [`environment`], [`launchers`], [`meeting`] of
-//!   nodes, and the [`shell`].
+//! - [`mistakes`]: what `lockstep render --check` finds in scripts that others wrote; the rules are in a file for each subject. [`evaluate`] makes a
+//!   [`script`] of a text, by bash's grammar and what is known of its [`words`] before it runs.
 
 mod agent;
-mod check;
-mod directives;
-mod environment;
 mod evaluate;
 mod job;
 mod kept;
-mod launchers;
-mod meeting;
+mod mistakes;
 pub(crate) mod profile;
 mod schedulers;
 mod script;
-mod shell;
 mod words;
 
 use std::io::Write;
@@ -71,7 +65,7 @@ pub struct RenderOptions {
 impl RenderOptions {
     pub fn exec(self) -> anyhow::Result<Code> {
         if !self.check.is_empty() {
-            return check::check(&self.check, self.json);
+            return mistakes::check(&self.check, self.json);
         }
         if self.list {
             let entries: Vec<_> = EXAMPLES.iter().map(|(name, text)| (*name, first_comment(text))).collect();
@@ -131,7 +125,7 @@ pub fn mistakes_page() -> String {
     let intro = format!(
         "`lockstep render --check FILE` knows {} kinds of mistake; [Batch scripts](batch-scripts.md#check-a-script) explains the command. An \
          *error* makes a job fail, hang or do something else than the script says. A *warning* makes it slow, or fail in some cases.\n",
-        check::all().count()
+        mistakes::all().count()
     );
-    intro + &sections(check::all(), |text| text.trim_end().replace('\r', "^M"))
+    intro + &sections(mistakes::all(), |text| text.trim_end().replace('\r', "^M"))
 }

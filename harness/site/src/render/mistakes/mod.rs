@@ -1,5 +1,11 @@
 //! `lockstep render --check`: reads scripts that somebody wrote, and lists what is wrong with them, line by line. Nothing is run.
 
+mod directives;
+mod environment;
+mod launchers;
+mod meeting;
+mod shell;
+
 use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -9,10 +15,9 @@ use lockstep_contract::foreign;
 use lockstep_contract::rules::{Finding, Level, Rule, Subject};
 use serde::Serialize;
 
-use super::script::{Scheduler, Script};
-use super::words::shown;
-use super::{directives, environment, launchers, meeting, shell};
 use crate::exit::{Code, Refused};
+use crate::render::script::{Scheduler, Script};
+use crate::render::words::shown;
 use crate::report::{Screen, Stdout, count};
 use crate::rules::{Reported, has_error, listed, summary};
 

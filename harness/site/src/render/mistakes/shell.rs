@@ -7,11 +7,11 @@ use lockstep_contract::rules::Rule;
 use lockstep_launch::command::{LookAlike, LookAlikeKind};
 use regex::Regex;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::environment::inherited;
-use super::kept::{Kept, Loss, OF_FILES, PLACELESS, State};
-use super::script::{Command, ExitCode, Pipe, SHELLS, STARTERS, Script, base, launch, starter};
-use super::words::{Piece, Word};
+use super::{RULE, ScriptFinding, Scripts, finding};
+use crate::render::kept::{Kept, Loss, OF_FILES, PLACELESS, State};
+use crate::render::script::{Command, ExitCode, Pipe, SHELLS, STARTERS, Script, base, launch, starter};
+use crate::render::words::{Piece, Word};
 
 pub(super) const SHELL: &[Rule<Scripts>] = &[
     Rule {

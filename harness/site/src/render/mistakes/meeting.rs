@@ -6,12 +6,12 @@ use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 use regex::Regex;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding, head_node, own, port};
 use super::environment::is_rank_of_a_task;
-use super::evaluate::mentions;
 use super::launchers::{each, each_one};
-use super::script::{Around, Command, Launch, Script, flag};
-use super::words::{is_plain, range, shown};
+use super::{RULE, ScriptFinding, Scripts, finding, head_node, own, port};
+use crate::render::evaluate::mentions;
+use crate::render::script::{Around, Command, Launch, Script, flag};
+use crate::render::words::{is_plain, range, shown};
 
 pub(super) const MEETING: &[Rule<Scripts>] = &[
     Rule {
@@ -581,7 +581,7 @@ fn port_out_of_range(script: &Script) -> Vec<ScriptFinding> {
             } else {
                 continue;
             };
-        findings.push(finding(line, what, super::check::port(script)));
+        findings.push(finding(line, what, super::port(script)));
     }
     findings
 }

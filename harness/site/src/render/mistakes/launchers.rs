@@ -6,8 +6,8 @@ use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 use regex::Regex;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding, own, starter_of};
-use super::script::{Around, Assigned, Command, Launch, STARTERS, Scheduler, Script, base};
+use super::{RULE, ScriptFinding, Scripts, finding, own, starter_of};
+use crate::render::script::{Around, Assigned, Command, Launch, STARTERS, Scheduler, Script, base};
 
 pub(super) const LAUNCHERS: &[Rule<Scripts>] = &[
     Rule {

@@ -3,13 +3,13 @@
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding};
-use super::evaluate::mentions;
-use super::kept::{self, State};
 use super::launchers::each;
-use super::script::{Command, Exported, SHELLS, STARTERS, Script, base, is_remote, launch, starter};
 use super::shell::trains;
-use super::words::{Word, made_outside};
+use super::{RULE, ScriptFinding, Scripts, finding};
+use crate::render::evaluate::mentions;
+use crate::render::kept::{self, State};
+use crate::render::script::{Command, Exported, SHELLS, STARTERS, Script, base, is_remote, launch, starter};
+use crate::render::words::{Word, made_outside};
 use crate::report::count;
 
 /// Variables that programs read from their environment: set without `export` they do nothing.

@@ -3,11 +3,11 @@
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 
-use super::check::{RULE, ScriptFinding, Scripts, finding};
 use super::launchers::each;
-use super::script::{Command, Scheduler, Script};
 use super::shell::trains;
-use super::words::is_plain;
+use super::{RULE, ScriptFinding, Scripts, finding};
+use crate::render::script::{Command, Launch, Scheduler, Script};
+use crate::render::words::is_plain;
 use crate::report::count;
 
 pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
@@ -166,8 +166,7 @@ pub(super) const DIRECTIVES: &[Rule<Scripts>] = &[
         right: "#!/bin/bash\n#PBS -l select=1:ncpus=4:ngpus=2,walltime=00:30:00\nset -e\ntorchrun --standalone --nproc_per_node=2 train.py\n",
         find: |script| {
             let Some(gpus) = script.gpus() else { return vec![] };
-            let workers =
-                |launch: &super::script::Launch<'_>| launch.workers().and_then(|workers| workers.parse::<u32>().ok());
+            let workers = |launch: &Launch<'_>| launch.workers().and_then(|workers| workers.parse::<u32>().ok());
             let launches = script.launches();
             let found = launches
                 .iter()
