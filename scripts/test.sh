@@ -28,7 +28,7 @@ INCREMENTAL_MB=4000
 # The tests of each area; what no other has is the course's.
 ENGINE='package(c10d) | package(tcpstore) | package(/^lockstep-(contract|launch|memory-model|paths|process)$/)
   | (package(lockstep-harness) & binary(it) & test(/^(run|run_usage|verdict)::/))'
-RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|picture-decoder|plot|vision)$/)'
+RUNTIME='package(lockstep) | package(/^lockstep-(bench-ranks|cost|datasets|picture-decoder|plot|rank-messages|vision)$/)'
 SITE='package(lockstep-site) | (package(lockstep-harness) & test(/^(cluster|doctor|render|sites)::/))'
 # A process that loads libtorch costs 0.17 s of a core, and nextest starts one for each test. Many small tests without processes of their own
 # share one, one after the other.

@@ -1,6 +1,6 @@
 """One rank: reads the grader's call, calls the learner's function with each input, and leaves the answer.
 
-The counterpart of `crates/exercise`; `engine/contract/src/exercise.rs` describes the files. An exception, a `NotImplementedError` and a
+The counterpart of `crates/exercise`; `crates/rank-messages/src/exercise.rs` describes the files. An exception, a `NotImplementedError` and a
 result of another type are outcomes, too. This module does not know which results are right.
 """
 

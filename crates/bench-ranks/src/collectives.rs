@@ -5,8 +5,8 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use c10d::{P2pOp, ProcessGroup, Rank, ReduceOp, Reducer, ReducerOptions, Splits};
 use lockstep::measure::{Repeats, time};
-use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder};
 use lockstep_cost::Collective;
+use lockstep_rank_messages::bench::{CollectiveAnswer, CollectiveOrder};
 use tch::{Device, Kind, Tensor, no_grad};
 
 /// Batches per turn: untimed ones, then timed ones.

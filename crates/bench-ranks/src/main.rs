@@ -3,7 +3,7 @@
 //!
 //! The bench and each rank share a socket. A rank reports itself there: its rank, the restarts before it, and its process id. Then rank
 //! 0 reads orders, a line of JSON each, passes them on to all ranks, and answers with a line of JSON. When the bench closes the socket,
-//! all ranks end. `lockstep_contract::bench` defines the messages. `harness/bench/src/python` has the same program in Python.
+//! all ranks end. `lockstep_rank_messages::bench` defines the messages. `harness/bench/src/python` has the same program in Python.
 
 mod collectives;
 #[path = "../../lockstep/benches/support/virtual_ranks.rs"]
@@ -36,7 +36,7 @@ use c10d::{Backend, BackendConfig, DebugLevel, GroupOptions};
 use clap::Parser;
 use lockstep::device::DeviceChoice;
 use lockstep::{LaunchEnv, broadcast_object, exit, init_process_group_on};
-use lockstep_contract::bench::{Hello, Order};
+use lockstep_rank_messages::bench::{Hello, Order};
 use tch::Device;
 use virtual_steps::Resumed;
 

@@ -19,7 +19,7 @@ use lockstep::parallel::{
 };
 use lockstep::results::numbers;
 use lockstep::{DdpOptions, DistributedDataParallel, nn};
-use lockstep_contract::bench::{ParallelAnswer, ParallelOrder, Scheme};
+use lockstep_rank_messages::bench::{ParallelAnswer, ParallelOrder, Scheme};
 use tch::nn::{Path, VarStore};
 use tch::{Device, Reduction, Tensor};
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use lockstep::data::Dataset;
 use lockstep::loader::DataLoader;
-use lockstep_contract::bench::{DrawAnswer, DrawOrder, PicturesAnswer, PicturesOrder};
+use lockstep_rank_messages::bench::{DrawAnswer, DrawOrder, PicturesAnswer, PicturesOrder};
 use lockstep_vision::DecodedCache;
 use tch::Kind;
 

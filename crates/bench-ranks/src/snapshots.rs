@@ -10,7 +10,7 @@ use lockstep::measure::Spread;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::snapshot::{OnSaveError, Run, Save, SnapshotOptions, Snapshots, list};
 use lockstep::{LaunchEnv, Reporter};
-use lockstep_contract::bench::{SnapshotAnswer, SnapshotOrder};
+use lockstep_rank_messages::bench::{SnapshotAnswer, SnapshotOrder};
 use tch::nn::VarStore;
 use tch::{Device, Kind, Tensor};
 

@@ -15,7 +15,7 @@ use lockstep::models::Norm;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::results::numbers;
 use lockstep::{DdpOptions, DistributedDataParallel, all_gather_object};
-use lockstep_contract::bench::{Model, StepAnswer, StepOrder, TraceAnswer, TracedBucket, TracedStep};
+use lockstep_rank_messages::bench::{Model, StepAnswer, StepOrder, TraceAnswer, TracedBucket, TracedStep};
 use tch::nn::{ModuleT, VarStore};
 use tch::{Device, Kind, Tensor};
 

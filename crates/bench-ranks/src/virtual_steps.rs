@@ -11,7 +11,7 @@ use lockstep::loader::Position;
 use lockstep::optim::{Optimizer, Sgd, SgdOptions, named_parameters};
 use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Reporter, all_gather_object};
-use lockstep_contract::bench::{ElasticAnswer, ElasticOrder, ResumedAnswer, ResumedOrder};
+use lockstep_rank_messages::bench::{ElasticAnswer, ElasticOrder, ResumedAnswer, ResumedOrder};
 use tch::nn::{Sequential, VarStore};
 use tch::{Device, Tensor};
 

@@ -3,11 +3,9 @@
 //! # Modules
 //!
 //! - [`background`]: threads of a rank that run whatever it does.
-//! - [`mod@bench`]: what `lockstep bench` asks of its ranks, and what they answer.
 //! - [`error_file`]: the file that a failing worker writes for the process that started it.
 //! - [`desync_report`]: where the ranks are, after a failure or in a hang.
 //! - [`events`]: what each rank and each agent did.
-//! - [`exercise`]: the request of a grader to the ranks of a learner's program, and their answers.
 //! - [`exit`]: the exit codes of a launcher and of a training program.
 //! - [`recording`]: what each rank called in its groups, and when.
 //! - [`CLEARED_VARIABLES`]: environment variables that other launchers may have set.
@@ -20,11 +18,9 @@
 //! This is a separate crate, without libtorch, because the runtime and the launcher share these formats and nothing
 //! else.
 
-pub mod bench;
 pub mod desync_report;
 pub mod error_file;
 pub mod events;
-pub mod exercise;
 pub mod exit;
 pub mod fault;
 pub mod foreign;

@@ -6,8 +6,8 @@ use std::rc::Rc;
 use anyhow::ensure;
 use clap::Args;
 use clap::builder::PossibleValuesParser;
-use lockstep_contract::bench::{CollectiveAnswer, CollectiveOrder, Order};
 use lockstep_cost::Collective;
+use lockstep_rank_messages::bench::{CollectiveAnswer, CollectiveOrder, Order};
 
 use crate::exit::Code;
 use crate::machine::rank_labels;

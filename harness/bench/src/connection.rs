@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_contract::bench::Hello;
 use lockstep_contract::foreign;
+use lockstep_rank_messages::bench::Hello;
 use tcpstore::Client;
 
 use crate::exit::Code;

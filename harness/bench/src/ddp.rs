@@ -10,8 +10,8 @@ use std::rc::Rc;
 use anyhow::{Context, ensure};
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use lockstep_contract::bench::{Model, Order, StepAnswer, StepOrder};
 use lockstep_paths::temporary_folder;
+use lockstep_rank_messages::bench::{Model, Order, StepAnswer, StepOrder};
 
 use crate::exit::Code;
 use crate::machine::rank_labels;

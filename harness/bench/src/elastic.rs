@@ -10,9 +10,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use lockstep_contract::bench::{ElasticAnswer, ElasticModel, ElasticOrder, ElasticTraining, Float, Order, Updates};
 use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
+use lockstep_rank_messages::bench::{
+    ElasticAnswer, ElasticModel, ElasticOrder, ElasticTraining, Float, Order, Updates,
+};
 
 use crate::exit::{Code, Refused};
 use crate::ranks::{Backend, Program, Ranks};

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use anyhow::ensure;
 use clap::Args;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-use lockstep_contract::bench::{Order, ParallelAnswer, ParallelOrder, Scheme};
+use lockstep_rank_messages::bench::{Order, ParallelAnswer, ParallelOrder, Scheme};
 
 use crate::exit::Code;
 use crate::machine::rank_labels;

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use lockstep_contract::bench::Order;
 use lockstep_contract::recording;
 use lockstep_grading::Python;
 use lockstep_process::Signals;
+use lockstep_rank_messages::bench::Order;
 use serde::de::DeserializeOwned;
 
 use crate::checkout::program_beside;

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::{Args, ValueEnum};
-use lockstep_contract::bench::{Model, Order, ResumedAnswer, ResumedOrder, StepAnswer, StepOrder};
 use lockstep_process::{Exit, Signals};
+use lockstep_rank_messages::bench::{Model, Order, ResumedAnswer, ResumedOrder, StepAnswer, StepOrder};
 
 use crate::connection::Mark;
 use crate::exit::{Code, Refused};

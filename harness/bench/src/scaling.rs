@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use clap::Args;
-use lockstep_contract::bench::{Model, StepAnswer, StepOrder};
 use lockstep_contract::scheduler::Allocation;
+use lockstep_rank_messages::bench::{Model, StepAnswer, StepOrder};
 
 use crate::ddp::{case, exposed, model, programs, sides_of};
 use crate::exit::{Code, Refused};

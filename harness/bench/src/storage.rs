@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use lockstep_contract::bench::{
-    DrawAnswer, DrawOrder, Order, PicturesAnswer, PicturesOrder, SnapshotAnswer, SnapshotOrder,
-};
 use lockstep_contract::foreign;
 use lockstep_paths::temporary_folder;
 use lockstep_process::Signals;
+use lockstep_rank_messages::bench::{
+    DrawAnswer, DrawOrder, Order, PicturesAnswer, PicturesOrder, SnapshotAnswer, SnapshotOrder,
+};
 use tempfile::TempDir;
 
 use crate::exit::Code;

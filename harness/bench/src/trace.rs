@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_contract::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
 use lockstep_plot::{Axis, COLOURS, MARGIN, WIDTH, column, round_up, stacked, svg_image, title};
 use lockstep_process::Signals;
+use lockstep_rank_messages::bench::{Model, Order, StepOrder, TraceAnswer, TracedStep};
 use maud::{Markup, html};
 use serde_json::{Value, json};
 
@@ -167,7 +167,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 #[cfg(test)]
 mod testing {
-    use lockstep_contract::bench::TracedBucket;
+    use lockstep_rank_messages::bench::TracedBucket;
 
     use super::*;
 
@@ -306,7 +306,7 @@ fn block(name: &str, (from, to): (f64, f64), y: f64, colour: &str, at: &dyn Fn(f
 
 #[cfg(test)]
 mod tests {
-    use lockstep_contract::bench::TracedBucket;
+    use lockstep_rank_messages::bench::TracedBucket;
     use roxmltree::Document;
 
     use super::*;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use lockstep_contract::desync_report::DIFFERENT_CALLS;
 use lockstep_contract::events::{AgentEvent, AgentSink};
-use lockstep_contract::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 use lockstep_contract::foreign::{self, quotation};
 use lockstep_contract::{BACKEND, CLEARED_VARIABLES, recording};
 use lockstep_process::{Exit, Orphan, Sink, Spec, Stdin, Template};
+use lockstep_rank_messages::exercise::{ANSWERS, Answer, Answers, CALL, Call};
 use tempfile::TempDir;
 
 use super::limits::words;

@@ -13,9 +13,9 @@ use std::io;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, bail};
-use lockstep_contract::exercise::{Answer, Call};
 use lockstep_contract::foreign;
 use lockstep_process::{Template, Workers, check_room};
+use lockstep_rank_messages::exercise::{Answer, Call};
 use rand_mt::Mt64;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -1,8 +1,8 @@
 //! The outcome of each rank in a call, and the findings that follow from the outcomes alone.
 
-use lockstep_contract::exercise::Answer;
 use lockstep_contract::foreign;
 use lockstep_process::{Exit, Orphan};
+use lockstep_rank_messages::exercise::Answer;
 
 use crate::{Finding, Verdict};
 

@@ -8,7 +8,7 @@ use std::ops::RangeInclusive;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use lockstep_contract::exercise::{Answer, Call};
+use lockstep_rank_messages::exercise::{Answer, Call};
 use serde_json::Value;
 
 use super::call::{CallOptions, CallResult};

@@ -25,7 +25,7 @@ use lockstep::sampler::DistributedSampler;
 use lockstep::snapshot::{Run, Save, SnapshotOptions, Snapshots};
 use lockstep::virtual_ranks::VirtualLoader;
 use lockstep::{DdpOptions, DistributedDataParallel, Reporter};
-use lockstep_contract::bench::{ElasticModel, ElasticTraining, Float, Updates};
+use lockstep_rank_messages::bench::{ElasticModel, ElasticTraining, Float, Updates};
 use tch::nn::{self, ModuleT, VarStore};
 use tch::{Device, Kind, Tensor, no_grad};
 

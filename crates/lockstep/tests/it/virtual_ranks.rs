@@ -21,7 +21,7 @@ use lockstep::parallel::{FullyShard, FullyShardOptions};
 use lockstep::sampler::DistributedSampler;
 use lockstep::virtual_ranks::{VirtualLoader, VirtualRanks};
 use lockstep::{DdpOptions, DdpVariables, DistributedDataParallel};
-use lockstep_contract::bench::{ElasticModel, ElasticTraining, Float, Updates};
+use lockstep_rank_messages::bench::{ElasticModel, ElasticTraining, Float, Updates};
 use lockstep_testkit::margin;
 use proptest::prelude::*;
 use tch::nn::{self, Module, VarStore};
