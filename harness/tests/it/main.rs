@@ -15,10 +15,15 @@ mod learn;
 mod render;
 mod replay;
 mod report;
-mod run;
-mod run_usage;
 mod running;
 mod scripts;
 mod shown;
 mod sites;
+
+// The launcher's own tests are kept with the launcher. They start the `lockstep` command, so they are built here.
+#[path = "../../../engine/launch/tests/command/run/mod.rs"]
+mod run;
+#[path = "../../../engine/launch/tests/command/run_usage.rs"]
+mod run_usage;
+#[path = "../../../engine/launch/tests/command/verdict/mod.rs"]
 mod verdict;
