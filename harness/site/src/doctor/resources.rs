@@ -267,7 +267,7 @@ fn views(job: &JobFacts, wrong: impl Fn(&View) -> Option<(String, String, String
 
 /// A launcher of a few workers, or a rank with its connections, needs some hundred.
 const OPEN_FILES: u64 = 1024;
-/// Each rank has some dozen threads, and each of them counts.
+/// A lower limit on processes is too low: each rank has some dozen threads, and each counts as one.
 const PROCESSES: u64 = 1024;
 /// A rank with libtorch takes some hundred MiB before there is a model.
 const MEMORY: u64 = 512 * MIB;
