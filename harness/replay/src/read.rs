@@ -460,7 +460,11 @@ mod tests {
             "{:?}",
             replay.missing
         );
-        assert!(replay.missing.iter().any(|text| text.starts_with("times are those of a, b")), "{:?}", replay.missing);
+        assert!(
+            replay.missing.iter().any(|text| text.starts_with("times are by the clocks of a, b")),
+            "{:?}",
+            replay.missing
+        );
     }
 
     #[test]

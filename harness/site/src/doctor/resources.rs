@@ -128,7 +128,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
                     };
                     let folder = job.nodes[0].folder.path.display();
                     (
-                        format!("{folder} on {} is not that of {first}", view.node),
+                        format!("{folder} on {} is another folder than on {first}", view.node),
                         evidence,
                         format!("`findmnt -T {folder}` on both; use a folder on the shared file system: --folder"),
                     )
