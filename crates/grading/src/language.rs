@@ -19,7 +19,7 @@ pub enum Language {
     /// All labs.
     #[default]
     Rust,
-    /// Those tasks that have an `answer.py`.
+    /// Tasks that have an `answer.py`.
     Python,
 }
 
@@ -70,8 +70,8 @@ impl Program {
         Ok(Program { path, args, language: Language::Python, readable: Vec::new(), given: None })
     }
 
-    /// The same, which may read nothing of a user but Python's [`folders`](Python::folders), the answers, and `given`, where graders put what
-    /// answers read and write.
+    /// As [`python`](Self::python), for a program that may read nothing of a user but Python's [`folders`](Python::folders), the answers,
+    /// and `given`, where graders put what answers read and write.
     ///
     /// # Errors
     /// As [`python`](Self::python).

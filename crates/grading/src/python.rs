@@ -27,7 +27,7 @@ print(*{os.path.realpath(folder) for folder in folders} - {'/'}, sep='\\n')";
 #[derive(Clone, Debug)]
 pub struct Python {
     pub program: PathBuf,
-    /// Of PyTorch.
+    /// PyTorch's version.
     pub version: String,
 }
 
@@ -49,7 +49,7 @@ impl Python {
         Self::first(&chosen.map_or_else(|| known().collect(), |chosen| vec![chosen]))
     }
 
-    /// The same, if its PyTorch can run answers.
+    /// As [`find`](Self::find), if that PyTorch can run answers.
     ///
     /// Errors: [`PythonMissing`], also if its PyTorch is older than 2.4.
     pub fn for_answers() -> Result<Self, PythonMissing> {

@@ -49,7 +49,7 @@ pub struct CollectiveOrder {
     pub bytes: Vec<u64>,
 }
 
-/// One value for each size, in the order of the sizes.
+/// What one measurement gave for each size, in the order of the sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CollectiveAnswer {
     /// Seconds of one operation: the median of several batches, each as long as its slowest rank took.
@@ -92,7 +92,7 @@ pub struct StepAnswer {
     pub backward_alone: f64,
     /// All buckets reduced at once, without computation: the time of the slowest rank, for which the others wait.
     pub all_reduces: f64,
-    /// One bucket, when each waits for the previous one: the mean of all buckets.
+    /// Seconds for one bucket, if each waits for the previous one: the mean of all buckets.
     pub one_all_reduce: f64,
     /// Bytes of the gradients.
     pub bytes: u64,

@@ -49,7 +49,7 @@ pub enum Answer {
     },
     /// The answer, in Python, raised an exception.
     Raised {
-        /// Its type and message.
+        /// The error's type and message.
         error: String,
         /// The answer's innermost line in the traceback: file and line.
         place: Option<String>,

@@ -56,6 +56,17 @@ impl ReduceOp {
 /// `BadArgument` for tensors that do not fit, before anything is sent. From the blocking form, or from the wait: `Timeout` if a rank does
 /// not arrive, with the missing ranks; `PeerGone` if one has died; `Mismatch` if the ranks made different calls and compare them
 /// ([`GroupOptions::compare_calls`](crate::GroupOptions::compare_calls)); `Aborted` if this rank has aborted the group.
+///
+/// # Examples
+/// ```no_run
+/// # use c10d::{ProcessGroup, Rank, ReduceOp, Result};
+/// # use tch::Tensor;
+/// # fn both(group: &ProcessGroup, weights: Tensor, gradients: &mut [Tensor]) -> Result<Tensor> {
+/// let work = group.broadcast_async(weights, Rank::ZERO)?; // goes on while this rank does something else
+/// group.all_reduce_coalesced(gradients, ReduceOp::Sum)?; // all gradients in one call
+/// work.wait()
+/// # }
+/// ```
 impl ProcessGroup {
     /// Copies the root's tensor to all ranks.
     pub fn broadcast(&self, tensor: &mut Tensor, root: Rank) -> Result<()> {

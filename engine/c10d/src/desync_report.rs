@@ -55,7 +55,7 @@ struct CallRecord {
     pub(crate) failed: Option<(u64, Call, String)>,
     /// The calls and their entries, if calls are recorded.
     pub(crate) called: Option<Vec<(u64, Called)>>,
-    /// Its state while it joins a group.
+    /// The rank's state while it joins a group.
     pub(crate) joining: Option<RankState>,
     /// Groups that the rank is about to leave.
     pub(crate) leaving: Vec<Leaving>,

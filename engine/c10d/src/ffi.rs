@@ -185,7 +185,7 @@ pub(crate) struct TensorFacts {
     pub(crate) defined: bool,
     /// One dense block of memory with strides: not sparse, not a list of tensors.
     pub(crate) strided: bool,
-    /// Its memory holds all of its values, without lazy operations.
+    /// The memory holds all values, without lazy operations.
     pub(crate) in_storage: bool,
     pub(crate) contiguous: bool,
     /// `c10::ScalarType`.

@@ -633,6 +633,15 @@ impl ProcessGroup {
     ///
     /// # Errors
     /// As [`new_group`](Self::new_group); `BadArgument` for a rank in two parts.
+    ///
+    /// # Examples
+    /// Four ranks as a grid of two rows:
+    /// ```no_run
+    /// # fn row(group: &c10d::ProcessGroup) -> c10d::Result<c10d::ProcessGroup> {
+    /// let rows = [[0, 1], [2, 3]].map(|row| row.map(c10d::Rank::new).to_vec());
+    /// let row = group.split_group(&rows, group.options())?;
+    /// # Ok(row.expect("each rank is in a row")) }
+    /// ```
     pub fn split_group(&self, parts: &[Vec<Rank>], options: &GroupOptions) -> Result<Option<ProcessGroup>> {
         let mut all = parts.concat();
         all.sort_unstable();

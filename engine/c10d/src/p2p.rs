@@ -78,6 +78,15 @@ impl ProcessGroup {
     }
 
     /// Receives from the first rank that sends with this tag, and returns that rank.
+    ///
+    /// ```no_run
+    /// # fn show(group: &c10d::ProcessGroup, mut loss: tch::Tensor) -> c10d::Result<()> {
+    /// for _ in 1..group.size().get() {
+    ///     let rank = group.recv_any(&mut loss, 0)?; // whichever is done first
+    ///     println!("rank {rank}: {loss}");
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub fn recv_any(&self, tensor: &mut Tensor, tag: u16) -> Result<Rank> {
         self.start_recv("recv_any", tensor, None, tag)?.wait_with_source()
     }

@@ -20,7 +20,7 @@ use crate::{Backend, ProcessGroup, Rank, Storage, stragglers};
 pub enum CommHook {
     /// Divides by the world size and all-reduces, which is also the behaviour without a hook.
     AllReduce = 1,
-    /// The same with half-precision values on the wire: half the bytes, 11 bits of mantissa.
+    /// The mean, with half-precision values on the wire: half the bytes, 11 bits of mantissa.
     Fp16Compress = 2,
 }
 

@@ -388,7 +388,7 @@ impl Storage {
         Ok(NonNull::new(handle).map(|handle| Storage { handle, id }))
     }
 
-    /// Its length in bytes, including bytes that the tensor does not use; 0 once it is freed.
+    /// The memory's length in bytes, including bytes that the tensor does not use; 0 once it is freed.
     pub fn bytes(&self) -> u64 {
         // SAFETY: the handle is alive as long as self.
         unsafe { ffi::lc_storage_bytes(self.handle.as_ptr()) }
@@ -431,7 +431,7 @@ impl Floats {
         Floats(Tensor::zeros(size, (Kind::Float, Device::Cpu)))
     }
 
-    /// Its numbers, row by row.
+    /// The tensor's numbers, row by row.
     pub fn numbers(&mut self) -> &mut [f32] {
         let count = self.0.numel();
         if count == 0 {

@@ -26,7 +26,7 @@ pub fn farewell_key(group: &str, rank: usize) -> String {
 /// The name of the group of all ranks.
 pub const WHOLE_JOB: &str = "0";
 
-/// In the error of a rank whose call differs from that of others.
+/// A part of the error of a rank whose call differs from other ranks' calls.
 pub const DIFFERENT_CALLS: &str = "met different calls on different ranks";
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub enum RankState {
     /// It joins this group, which waits for all members.
     Joining {
         group: String,
-        /// Their ranks in the whole job.
+        /// The members' ranks in the whole job.
         members: Vec<usize>,
     },
     /// It is in no operation.
@@ -62,7 +62,7 @@ pub enum RankState {
     },
 }
 
-/// One call of one rank.
+/// A collective or message that a rank has called.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Call {
     /// The group's name; [`WHOLE_JOB`] for the group of all ranks.
@@ -70,9 +70,9 @@ pub struct Call {
     /// The number of the collective in its group, counted from 1; `None` for point-to-point messages, which ranks do
     /// not count alike.
     pub number: Option<u64>,
-    /// Its name and shapes.
+    /// The operation's name and shapes.
     pub operation: String,
-    /// The rank of the job that a message is to or from, if it is that of one rank.
+    /// The rank in the job that the message goes to or comes from, if that is one rank.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<usize>,
     /// The rank's other operations that are in progress, in the order in which they began.

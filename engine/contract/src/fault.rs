@@ -90,7 +90,7 @@ pub enum Act {
     IgnoreTerm,
     /// The newest snapshot loses its second half, as a file system may leave it after a power cut.
     TearSnapshot,
-    /// One bit of the newest snapshot flips, as on a bad disk.
+    /// Flips a bit of the newest snapshot, as a bad disk may.
     FlipSnapshotBit,
     /// Writing the snapshot fails with the error of a full disk; the disk itself is not full. Allowed only at a
     /// [`Point::Save`] before the file has its final name.

@@ -125,7 +125,7 @@ pub mod background {
     /// Checks whether an answer of an exercise sleeps.
     pub const SLEEP_WATCH: &str = "sleep watch";
 
-    /// All of them.
+    /// The names of all these threads.
     pub const THREADS: [&str; 3] = [DESYNC_REPORT, GLOO, SLEEP_WATCH];
 }
 

@@ -19,12 +19,12 @@ const INSTALLED: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/
 const CHECKOUT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 const RUNTIME: [&str; 2] = ["crates", "engine"];
 
-/// The place of a panic.
+/// Where a panic belongs, for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PanicPlace {
     /// `file:line:column`.
     pub place: String,
-    /// That line of the file, if it can be read.
+    /// The text of that line, if the file can be read.
     pub source_line: Option<String>,
     /// The calls between that line and the panic, if the panic is in other code.
     pub within: Option<Within>,

@@ -64,7 +64,7 @@ pub enum Value<O> {
     Long(Vec<u8>),
     Float(f64),
     Text(String),
-    /// Their contents are dropped.
+    /// A text of bytes, without its contents.
     Bytes,
     Tuple(Vec<Id>),
     List(Vec<Id>),

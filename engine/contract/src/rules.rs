@@ -79,7 +79,7 @@ impl<P> Finding<P> {
         self
     }
 
-    /// The same at another place.
+    /// This finding, at another place.
     pub fn at(self, place: P) -> Self {
         Finding { place, ..self }
     }

@@ -122,7 +122,7 @@ fn overlap(step: &StepAnswer) -> f64 {
     (1.0 - exposed(step) / step.all_reduces).max(0.0)
 }
 
-/// Those of [`quantities`].
+/// The values of [`quantities`], in their order.
 fn values(step: &StepAnswer, ranks: usize, on_gpus: bool, processor_time: f64) -> Vec<f64> {
     let parts = [step.step, step.forward, step.backward, step.optimizer, processor_time].into_iter();
     let exchange = [exposed(step), step.all_reduces, overlap(step)].into_iter().filter(|_| ranks > 1);

@@ -38,7 +38,7 @@ pub(crate) struct BenchJob<'a> {
     program: Vec<OsString>,
     shape: Shape,
     restarts: usize,
-    /// Of the rendezvous of several agents.
+    /// The port of the rendezvous, for several agents.
     port: u16,
     job: Job,
     /// The output of each agent that was started so far, by its number in the job.
@@ -49,7 +49,7 @@ pub(crate) struct BenchJob<'a> {
     ranks: Vec<Connection>,
     /// Ranks that came so far.
     came: u64,
-    /// Its agents write events.
+    /// The job's agents write events.
     events: bool,
     signals: &'a Signals,
     patience: Duration,

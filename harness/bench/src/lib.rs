@@ -9,8 +9,9 @@
 //! - [`trace`] shows when each part of a step happened. [`predict`] measures nothing: it computes a step on a cluster. [`elastic`] compares the
 //!   bits of trainings with virtual ranks.
 //! - [`compare`] reads two files of results.
-//! - For maintainers: [`launch`] measures launchers ([`launcher`]) with jobs ([`job`]) of ranks that do nothing, [`recovery`] how jobs go on after
-//!   a loss, [`store`] the stores, and [`storage`] snapshots and the loader of pictures.
+//! - For maintainers, and for the figures of `book/src/measuring.md` and `engine/README.md`, whose pairs with torchrun and torchvision criterion
+//!   cannot run: [`launch`] measures launchers ([`launcher`]) with jobs ([`job`]) of ranks that do nothing, [`recovery`] how jobs go on after a
+//!   loss, [`store`] the stores, and [`storage`] snapshots and the loader of pictures.
 //!
 //! A time alone says little, since machines differ from each other and from minute to minute. So a bench quotes ratios.
 
@@ -87,6 +88,8 @@ impl BenchOptions {
 }
 
 /// Measure Lockstep itself: launcher, recovery, store, snapshots and the loader of pictures
+///
+/// The figures of the book's page "Measuring" and of engine/README.md come from here: pairs with torchrun, libtorch's store and torchvision.
 #[derive(Args)]
 pub struct MeasureOptions {
     #[command(subcommand)]

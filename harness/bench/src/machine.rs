@@ -44,7 +44,7 @@ impl MachineState {
         format!("load average of 1, 5 and 15 minutes: {load}; clock: {clock}")
     }
 
-    /// Returns true if the load is that of other work.
+    /// Returns true if the load shows other work.
     pub(super) fn is_busy(&self, cores: usize) -> bool {
         self.load[0] > BUSY * cores as f64
     }

@@ -35,9 +35,9 @@ struct Node {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) struct NodeSpan {
     pub(crate) nodes: usize,
-    /// Fewer than nodes if several are namespaces or containers of one machine.
+    /// The number of machines: fewer than nodes if several are namespaces or containers of one machine.
     pub(crate) machines: usize,
-    /// Of these machines.
+    /// The cores of these machines.
     pub(crate) cores: usize,
 }
 
@@ -74,13 +74,13 @@ impl Nodes {
         self.0.len()
     }
 
-    /// The first `nodes` of them.
+    /// The first `nodes` nodes.
     pub(crate) fn span(&self, nodes: usize) -> NodeSpan {
         let machines: BTreeMap<&str, usize> = self.0[..nodes].iter().map(|node| (&*node.kernel, node.cores)).collect();
         NodeSpan { nodes, machines: machines.len(), cores: machines.values().sum() }
     }
 
-    /// Starts agents on the first `nodes` of them.
+    /// Starts agents on the first `nodes` nodes.
     pub(crate) fn launcher(&self, nodes: usize) -> anyhow::Result<Launcher> {
         let hosts: Vec<String> = self.0[..nodes].iter().map(|node| node.host.clone()).collect();
         Launcher::by_srun(&hosts).context("cannot find this program's own path")

@@ -23,7 +23,7 @@ use crate::rounds::CommonOptions;
 
 /// Our program, next to this one.
 const PROGRAM: &str = "lockstep-bench-ranks";
-/// The same in Python: the last file has `main`.
+/// The Python peer's files: the last one has `main`.
 const PYTHON_PROGRAM: &str = concat!(
     include_str!("python/collectives.py"),
     include_str!("python/steps.py"),
@@ -68,7 +68,7 @@ pub(super) struct Backends {
     backends: Vec<Backend>,
 }
 
-/// The same for a bench whose tensors may be on GPUs.
+/// The device and backends of a bench whose tensors may be on GPUs.
 #[derive(Debug, Args)]
 pub(super) struct DeviceAndBackends {
     /// Where tensors are, Python's too
@@ -128,7 +128,7 @@ impl DeviceAndBackends {
 }
 
 impl Backend {
-    /// Its name for our program, and that of its side.
+    /// The backend's name for our program, and the name of its side.
     fn names(self) -> [&'static str; 2] {
         match self {
             Backend::Auto => ["auto", "lockstep"],
@@ -160,7 +160,7 @@ impl Program {
         Ok(Program { name, words: words.into() })
     }
 
-    /// The same with its calls recorded in `folder`.
+    /// This side, with its calls recorded in `folder`.
     pub(super) fn recorded(&self, name: &'static str, folder: &Path) -> Self {
         let mut variable = OsString::from(format!("{}=", recording::FOLDER));
         variable.push(folder);
@@ -209,7 +209,7 @@ impl<'a> Ranks<'a> {
         Rc::new(Ranks { name, program, launcher, shape, patience, signals, job: RefCell::new(None) })
     }
 
-    /// Those of each side, on this machine.
+    /// The ranks of each side, on this machine.
     pub(super) fn of_each(
         programs: &[Program],
         ranks: usize,

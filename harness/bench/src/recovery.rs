@@ -77,7 +77,7 @@ pub(crate) struct RecoveryOptions {
     common: CommonOptions,
 }
 
-/// One case, for all sides.
+/// A loss and a work to measure, for all sides.
 #[derive(Clone, Copy)]
 struct LossCase<'a> {
     loss: Loss,

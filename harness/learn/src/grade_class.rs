@@ -127,7 +127,7 @@ impl Class {
         Ok(if is_open { Code::Failure } else { Code::Success })
     }
 
-    /// The labs of which somebody has handed in such answers.
+    /// The labs to which somebody has handed in such answers.
     fn labs_with(&self, is_such: fn(&Handed) -> bool) -> Vec<Lab> {
         let has_such = |of: &PathBuf, lab: &Lab| matches!(self.handed(of, lab), Ok(all) if all.iter().any(is_such));
         let somebody_has = |lab: &&Lab| self.learners.iter().any(|of| has_such(of, lab));

@@ -29,7 +29,6 @@ pub use help::{Hint, Reset, ShowProgress, Solution};
 pub use init::Init;
 pub use practice::{Grade, Watch};
 
-/// The task of this name.
 fn task<'a>(tasks: &'a Tasks, name: &str) -> anyhow::Result<&'a Task> {
     tasks.find(name).map_err(|error| Refused(error.to_string()).into())
 }

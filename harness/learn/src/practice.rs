@@ -123,7 +123,7 @@ fn in_python(root: &Path, lab: &Lab) -> anyhow::Result<Submission> {
     Ok(Submission { program: Program::python(root, lab, &folder).map_err(|why| Refused(why.to_string()))?, folder })
 }
 
-/// The labs that have tasks in a language: of those that the learner named, each must.
+/// The labs that have tasks in a language. An error if the learner named a lab that has none.
 fn in_language(root: &Path, labs: Vec<Lab>, language: Language, all: bool) -> anyhow::Result<Vec<Lab>> {
     let mut there = Vec::new();
     for lab in labs {
@@ -173,7 +173,7 @@ pub struct Watch {
     python: bool,
 }
 
-/// What is graded: a lab, and tasks of it, none for all, in one language.
+/// What is graded: a lab, its tasks by name (none: all), and their language.
 struct Watched {
     lab: Lab,
     tasks: Vec<String>,
@@ -249,7 +249,7 @@ impl Watch {
         }
     }
 
-    /// The tasks to do, in their order: those of the route, or of all exercises that are here.
+    /// The tasks to do, in order: the route's, or those of all exercises that exist here.
     fn tasks(&self, root: &Path, language: Language) -> anyhow::Result<Vec<(Lab, String)>> {
         if let Some(route) = &self.route {
             let plan = Route::find(route)?.plan()?;

@@ -53,7 +53,7 @@ struct Pause {
 #[serde(deny_unknown_fields)]
 struct PageStep {
     page: String,
-    /// The heading to whose end the page is read; none for all of it.
+    /// The last heading to read; none for the whole page.
     until: Option<String>,
     minutes: u32,
     run: Option<String>,

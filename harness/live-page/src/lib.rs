@@ -2,7 +2,7 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)] // they panic where the reader has gone: `report::Screen` prints
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::SocketAddr;
@@ -28,7 +28,7 @@ use lockstep_report::formatting::plain;
 use maud::{Markup, html};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 /// A page and what belongs to it.
 pub trait Site: Send + Sync + 'static {
@@ -60,7 +60,8 @@ const SCRIPT: &str = include_str!("follow.js");
 const READ_EVERY: (Duration, u32) = (Duration::from_secs(1), 5);
 /// A reading that takes longer, and many times longer than the last one, is in trouble.
 const LATE: (Duration, u32) = (Duration::from_secs(5), 4);
-/// How many browsers can be connected at once; each asks every two seconds.
+/// How many browsers can be connected at once; each asks every two seconds. One more takes the place of the oldest connection, so that silent
+/// ones keep nobody out: a browser connects again.
 const CONNECTIONS: usize = 256;
 /// A connection that says nothing for this long is closed.
 const SILENT: Duration = Duration::from_secs(30);
@@ -149,7 +150,7 @@ pub fn serve<S: Site>(
         let last = Arc::new(Mutex::new(first));
         let reader = Reader::start(Arc::clone(&site), Arc::clone(&last))?;
         screen.line(announcement(S::SUBJECT, listener.local_addr()?, to_all));
-        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        let mut open: VecDeque<AbortHandle> = VecDeque::new();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
@@ -161,9 +162,14 @@ pub fn serve<S: Site>(
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
-            let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
+            open.retain(|connection| !connection.is_finished());
+            if open.len() == CONNECTIONS
+                && let Some(oldest) = open.pop_front()
+            {
+                oldest.abort();
+            }
             let (site, last) = (Arc::clone(&site), Arc::clone(&last));
-            tokio::spawn(async move {
+            let connection = tokio::spawn(async move {
                 let service = service_fn(move |request| {
                     let answer = answer(&*site, &last, &request);
                     async move { Ok::<_, Infallible>(answer) }
@@ -174,8 +180,8 @@ pub fn serve<S: Site>(
                     .serve_connection(TokioIo::new(stream), service);
                 // A browser that goes away is not an error.
                 let _ = tokio::time::timeout(LONGEST, connection).await;
-                drop(place);
             });
+            open.push_back(connection.abort_handle());
         }
         drop(reader);
         Ok(Arc::clone(&last.lock().unwrap_or_else(PoisonError::into_inner).content))

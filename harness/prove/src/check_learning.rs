@@ -97,7 +97,7 @@ fn fallen(run: &Evidence) -> Result<String, Unproven> {
     }
 }
 
-/// Compares the losses over the last epoch: `run`'s may exceed `exact`'s by the part `limit` of it.
+/// Compares the losses over the last epoch: `run`'s may exceed `exact`'s by `limit` times it.
 pub(crate) fn loss_is_near(claim: &str, run: &Evidence, exact: &Evidence, limit: f64) -> Finding {
     Finding::of(claim.to_owned(), near(run, exact, limit))
 }

@@ -57,12 +57,12 @@ pub(crate) struct Tensor {
     /// The type of its values.
     pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<usize>,
-    /// Its values, row-major, little-endian.
+    /// The values, row-major, little-endian.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl Tensor {
-    /// Its values as numbers; `None` unless they are floats of 32 or 64 bits.
+    /// The values as numbers; `None` unless they are floats of 32 or 64 bits.
     pub(crate) fn values(&self) -> Option<Vec<f64>> {
         // The chunks are exactly as long as the arrays.
         let f32s = |bytes: &[u8]| f64::from(f32::from_le_bytes(bytes.try_into().unwrap_or_default()));

@@ -21,7 +21,7 @@ pub(crate) struct Reference {
 }
 
 impl Reference {
-    /// The same result on so many ranks, of a run on one rank.
+    /// The result of a run on one rank, as each of `ranks` ranks must have it.
     fn on(&self, ranks: usize) -> Reference {
         let weights = self.weights.iter().take(1).cycle().take(ranks).cloned().collect();
         Reference { weights, models: self.models.clone() }
@@ -243,7 +243,7 @@ fn says(text: &str, seen: &Observed) -> Finding {
     finding(format!("The output says {text:?}"), proof)
 }
 
-/// Nothing of it is left.
+/// No process, port or temporary file is left.
 pub(crate) fn nothing_leaked(seen: &Observed) -> Finding {
     let claim = "No process, port or temporary file is left";
     match (&*seen.leaks, seen.timed_out) {

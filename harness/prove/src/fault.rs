@@ -11,7 +11,6 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Fault {
-    /// Its target.
     pub(crate) who: Who,
     pub(crate) when: When,
     /// What happens to the target, one after the other.

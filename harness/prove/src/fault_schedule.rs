@@ -121,7 +121,7 @@ fn is_due(Pending { fault, line, .. }: &Pending, now: Duration, progress: &Progr
     free && (by_clock || by_line || by_step)
 }
 
-/// The step that the fault waits for, as (epoch, step in it).
+/// The step that the fault waits for, as (epoch, step in the epoch).
 fn step_of(when: &When) -> Option<(u64, u64)> {
     when.epoch.zip(when.step)
 }

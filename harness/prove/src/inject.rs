@@ -157,7 +157,7 @@ impl InjectSeries {
         InjectSeries { screen: Screen::new(stdout_is_taken), suite, cases: Vec::new() }
     }
 
-    /// Runs all of them; for random ones, `soak` decides whether to continue after a failure.
+    /// Runs all scenarios; for random ones, `soak` decides whether to continue after a failure.
     pub(crate) fn run(mut self, entries: Vec<Entry>, soak: Option<bool>, reports: &[Target]) -> anyhow::Result<Code> {
         let (begin, started, count) = (Instant::now(), SystemTime::now(), entries.len());
         let (stops_at_failure, mut soaked) = (soak == Some(false), Soaked::default());
@@ -198,7 +198,7 @@ impl InjectSeries {
     }
 }
 
-/// The number of snapshots that are not those of the usual interval. None where signals do not ask for any.
+/// The number of snapshots besides those at the usual interval; 0 where no signal asks for one.
 fn asked(run: &RunSpec, events: &RunEvents) -> usize {
     let of_signal = |record: &&Record| match &record.event {
         Event::Snapshot { step, .. } => run.snapshot_on.is_some() && !step.is_multiple_of(run.save_every_steps),

@@ -142,7 +142,7 @@ fn release(plan: &Path, index: usize) {
     let _ = fs::write(fault::came(plan, &awaited_name(index)), "");
 }
 
-/// Carries out an order of the schedule. Those of one moment share a listing of processes: it takes long enough for a job to react between two.
+/// Carries out an order of the schedule. Orders of one moment share a listing of processes: it takes long enough for a job to react between two.
 fn carry_out(nodes: &mut Nodes<'_>, order: FaultOrder, listing: &mut Option<Vec<Process>>) -> Injection {
     let t = now();
     let (fault, who, what, done) = match order {
@@ -185,7 +185,7 @@ pub(crate) struct Observed {
     pub(crate) restarts: Restarts,
     /// The attempts of every rank.
     pub(crate) timeline: Timeline,
-    /// The final weights of rank 0, rank 1, … of those that ran last.
+    /// The final weights of the ranks that ran last, by rank.
     pub(crate) weights: Vec<Result<Weights, String>>,
     /// The results of rank 0, rank 1, … of a lab without weights, by lesson.
     pub(crate) results: Vec<Result<Results, String>>,

@@ -42,7 +42,7 @@ pub(crate) type Prefix = Vec<OsString>;
 pub(crate) struct AgentCommand<'a> {
     pub(crate) launcher: &'a Launcher,
     pub(crate) spec: &'a RunSpec,
-    /// `None` for a job of one node.
+    /// Where the nodes meet; `None` for a job of one node.
     pub(crate) rendezvous: Option<&'a Rendezvous>,
     pub(crate) node: usize,
     /// How many nodes the job may have.
@@ -107,7 +107,7 @@ impl AgentCommand<'_> {
         flags
     }
 
-    /// The arguments of the program: those that the labs with snapshots share, or the scenario's own with placeholders
+    /// The arguments of the program: the ones that labs with snapshots share, or the scenario's with placeholders
     /// replaced by the run's folders.
     fn arguments(&self) -> Vec<String> {
         let spec = self.spec;

@@ -87,7 +87,6 @@ pub(crate) fn text(name: &str) -> Result<&'static str, Refused> {
     })
 }
 
-/// Scenario `name`.
 pub(crate) fn scenario(name: &str) -> Result<Scenario, Refused> {
     parse(&format!("{name}.toml"), text(name)?)
 }

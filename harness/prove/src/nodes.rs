@@ -55,7 +55,7 @@ struct Agent {
     node: usize,
     /// How often the whole job had been started again before this agent's start.
     requeued: u32,
-    /// Its number in the job.
+    /// The node's number in the job.
     number: usize,
     /// The harness killed it, or asked it to leave a job that goes on, so its exit says nothing about the job.
     killed: bool,
@@ -180,7 +180,7 @@ impl<'a> Nodes<'a> {
         newest.len() < self.spec.nodes || newest.values().any(|agent| agent.killed || !self.has_succeeded(agent))
     }
 
-    /// The nodes whose newest agent has ended, without those that the job may do without.
+    /// The nodes whose newest agent has ended; in an elastic job, without nodes that a fault has ended.
     pub(crate) fn ended(&self) -> BTreeSet<usize> {
         let missing = |agent: &&Agent| !(self.runs(agent) || self.is_elastic() && agent.killed);
         self.newest().into_values().filter(missing).map(|agent| agent.node).collect()
@@ -362,7 +362,7 @@ impl<'a> Nodes<'a> {
         processes.chain(ports).chain(files).collect()
     }
 
-    /// The machines whose disks count: not those of nodes that were lost for good.
+    /// The machines whose disks count: all but nodes that were lost for good.
     fn disks(&self) -> Vec<usize> {
         let newest = self.newest();
         let lost = |node: &usize| newest.get(node).is_some_and(|agent| agent.killed);

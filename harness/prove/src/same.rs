@@ -15,7 +15,7 @@ use crate::report::{Screen, count};
 pub struct SameOptions {
     /// A .safetensors file
     first: PathBuf,
-    /// The file to compare with it
+    /// The other file
     second: PathBuf,
 }
 

@@ -41,7 +41,7 @@ pub(crate) struct RunSpec {
     /// The number of ranks of each node; if empty, all nodes have equally many.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) workers: Vec<usize>,
-    /// The job goes on with the nodes that are left while there are so many, and takes on those that come; if `None`, it needs all.
+    /// The job goes on with this many nodes or more, and takes on nodes that come; if `None`, it needs all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) min_nodes: Option<usize>,
     /// The lab trains so many virtual ranks, on any number of ranks; the undisturbed run has one rank.

@@ -18,7 +18,6 @@ use crate::soak_nodes::{self, Dice, aimed, by_clock, fault, milliseconds};
 /// Steps from one snapshot to the next.
 pub(crate) const SAVE_EVERY: u64 = 3;
 
-/// A series of random scenarios.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RandomSeries {
     pub(crate) seed: u64,

@@ -46,7 +46,7 @@ pub(crate) struct ScenarioOutcome {
 /// The undisturbed run.
 pub(crate) struct Undisturbed {
     pub(crate) outcome: ScenarioOutcome,
-    /// Its weights, or what is wrong with it.
+    /// The undisturbed run's weights, or why there are none.
     pub(crate) weights: Result<Reference, String>,
 }
 
@@ -85,7 +85,7 @@ impl SuiteRunner {
         self.run_with(&launcher, scenario, |scenario, seen| expectations::check_expectations(scenario, seen, reference))
     }
 
-    /// The same under another launcher, and checked by `check`.
+    /// As `run`, under another launcher, and checked by `check`.
     pub(crate) fn run_with(
         &mut self,
         launcher: &Launcher,
@@ -152,7 +152,7 @@ impl SuiteRunner {
         self.runner.signals.arrived().map_or(Ok(()), |signal| Err(Interrupted { signal }))
     }
 
-    /// Ends the series: removes the private folder if nothing in it is worth keeping.
+    /// Ends the series: removes the private folder if it is empty.
     pub(crate) fn close(self) -> Option<PathBuf> {
         match self.root {
             Root::Kept(folder) => Some(folder),

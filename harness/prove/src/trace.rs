@@ -193,7 +193,7 @@ fn whole(plan: &Plan, epoch: u64, part: Option<Part>) -> Result<Part, String> {
     }
 }
 
-/// Epoch `epoch` of all ranks.
+/// Puts together all ranks' parts of an epoch.
 fn across(ranks: &[Vec<Part>], epoch: usize) -> Result<Epoch, String> {
     let parts: Vec<&Part> = ranks.iter().map(|parts| &parts[epoch]).collect();
     let counts: Vec<usize> = parts.iter().map(|part| part.steps.len()).collect();

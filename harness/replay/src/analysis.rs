@@ -214,7 +214,7 @@ impl<'a> Calls<'a> {
         gaps.iter().filter(|gap| gap.to >= process.from && gap.from <= to).map(|gap| gap.to).max()
     }
 
-    /// What is known of a call with this number that is not recorded; `recorded` has the numbers and times of the rank's other calls
+    /// What is known about a call with this number that is not recorded; `recorded` has the numbers and times of the rank's other calls
     /// that are counted with it.
     fn absent(&self, rank: usize, number: u64, recorded: impl Iterator<Item = (u64, u64)>) -> Arrival {
         let Some(process) = self.process(rank) else { return Arrival::Unknown };

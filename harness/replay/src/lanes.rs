@@ -116,7 +116,7 @@ impl Collected {
         if nodes.len() > 1 {
             let hosts = nodes.into_iter().map(foreign::one_line).collect::<Vec<_>>().join(", ");
             replay.missing.push(format!(
-                "times are those of {hosts}: what is earlier on one host than on another is only as sure as their clocks agree"
+                "times are by the clocks of {hosts}: which of two hosts was earlier is only as sure as their clocks agree"
             ));
         }
         replay.attempts = attempts(&replay, &workers, clock);

@@ -16,19 +16,19 @@ pub struct Replay {
     pub source: Source,
     /// Seconds since the Unix epoch (the recording hosts' clocks): time 0 of everything else.
     pub started: f64,
-    /// The last moment of which anything is recorded.
+    /// The last recorded moment.
     pub end: u64,
     /// In order of `number`.
     pub attempts: Vec<Attempt>,
     /// In order of attempt and name; members are ranks of the whole job, in group order.
     pub groups: Vec<Group>,
-    /// One for each rank that is known, in order, also for a rank of which nothing is recorded (`recorded` is false).
+    /// The lanes of all known ranks, in order; `recorded` is false where nothing is recorded.
     pub lanes: Vec<Lane>,
     /// Marks of the whole job (the launcher's): restarts, verdicts, signals.
     pub marks: Vec<Mark>,
-    /// Who waited for whom: derived. Ordered by `from`; of one rank they do not overlap.
+    /// Who waited for whom, derived from the calls. Ordered by `from`; one rank's waits do not overlap.
     pub waits: Vec<Wait>,
-    /// Calls of one group and number that differ between ranks. In order of time.
+    /// Calls with the same group and number that differ between ranks, in order of time.
     pub mismatches: Vec<Mismatch>,
     /// For each attempt that stood still: who did first.
     pub standstills: Vec<Standstill>,
@@ -134,7 +134,7 @@ pub struct Span {
     /// The call, for Collective, Send and Receive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub call: Option<Call>,
-    /// Of a step: epoch, step and loss.
+    /// A step's epoch, number and loss; `None` for other marks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<Step>,
     /// The ids of the same call's spans on other ranks (collective), or of the other side (message). Derived.

@@ -262,7 +262,7 @@ struct Moment {
     kind: Kind,
     name: &'static str,
     text: String,
-    /// Of a wait, how long it was.
+    /// The wait's length.
     lasted: u64,
 }
 
@@ -329,7 +329,7 @@ fn moments(replay: &Replay) -> Vec<Moment> {
     all
 }
 
-/// The longest waits that ended: how long, for which rank, and in which call. Of those that ended because the same rank came, the longest.
+/// The longest waits that ended: how long, for which rank, and in which call. Of waits that the same arrival ended, the longest.
 fn longest<'a>(replay: &'a Replay, calls: &HashMap<u32, &'a Span>) -> Vec<(u64, usize, &'a Wait, &'a Span)> {
     let mut found: HashMap<(usize, u64), (u64, usize, &Wait, &Span)> = HashMap::new();
     for wait in replay.waits.iter().filter(|wait| !wait.any) {
@@ -438,7 +438,7 @@ struct SceneLane<'a> {
     place: &'a str,
     recorded: bool,
     rows: usize,
-    /// From when until when its processes lived, how each ended, and the class of that end.
+    /// Each process's start and end, how it ended, and the CSS class for that end.
     lives: Vec<(u64, u64, &'a str, &'static str)>,
     from: Vec<u64>,
     lasts: Vec<u64>,
@@ -618,7 +618,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// From when until when the processes of a rank lived, how each ended, and the class of that end.
+/// Each process of a rank: start, end, how it ended, and the CSS class for that end.
 fn lives<'a>(replay: &Replay, lane: &'a Lane) -> Vec<(u64, u64, &'a str, &'static str)> {
     let died = |attempt| lane.marks.iter().any(|mark| mark.attempt == attempt && mark.kind == MarkKind::Death);
     let life = |process: &'a Process| {

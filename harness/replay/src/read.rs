@@ -14,7 +14,7 @@ use lockstep_contract::{counted, foreign};
 
 use crate::model::Replay;
 
-/// Of a longer file, this is read.
+/// At most this many bytes of a file are read.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Recordings of nodes that are further apart, in seconds, are of different runs.
@@ -460,7 +460,11 @@ mod tests {
             "{:?}",
             replay.missing
         );
-        assert!(replay.missing.iter().any(|text| text.starts_with("times are those of a, b")), "{:?}", replay.missing);
+        assert!(
+            replay.missing.iter().any(|text| text.starts_with("times are by the clocks of a, b")),
+            "{:?}",
+            replay.missing
+        );
     }
 
     #[test]

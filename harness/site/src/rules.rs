@@ -64,7 +64,7 @@ pub(super) fn summary<P>(findings: &[Reported<P>]) -> String {
     if shown.is_empty() { "nothing wrong was found".into() } else { shown.join(", ") }
 }
 
-/// Returns true if one of them is an error: then the exit code is 1.
+/// Returns true if a finding is an error: then the exit code is 1.
 pub(super) fn has_error<P>(findings: &[Reported<P>]) -> bool {
     findings.iter().any(|finding| finding.level == Level::Error)
 }

@@ -80,6 +80,10 @@ fn the_page_follows_the_seats_and_cannot_be_written() {
         let (head, _) = ask(&address, request);
         assert!(head.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {head}");
     }
+    // More silent connections than the server keeps do not shut others out.
+    let silent: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    assert!(page().0.starts_with("HTTP/1.1 200"));
+    drop(silent);
     fs::write(folder.join("torn.json"), "{").unwrap();
     watchdog::until(|| page().1.contains("torn.json")).unwrap();
     fs::rename(&folder, parent.path().join("elsewhere")).unwrap();

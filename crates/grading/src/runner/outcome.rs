@@ -11,7 +11,7 @@ use crate::{Finding, Verdict};
 pub enum RankOutcome {
     /// The rank left an answer.
     Answered(Answer),
-    /// Its process ended without an answer.
+    /// The rank's process ended without an answer.
     Died(Exit),
     /// The rank was still running when the call was over.
     Stopped,

@@ -213,7 +213,7 @@ pub(super) struct Survey {
 pub(super) struct Sighting {
     /// The epoch in which training would continue.
     pub(super) epoch: u64,
-    /// The step in it.
+    /// The step in the epoch.
     pub(super) step: usize,
     /// The file's identity.
     pub(super) file: FileId,

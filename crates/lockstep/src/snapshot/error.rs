@@ -62,7 +62,7 @@ pub enum SnapshotError {
     )]
     Taken {
         folder: PathBuf,
-        /// How long this job has waited for it.
+        /// How long this job has waited for the lock.
         waited: Duration,
     },
     /// A later attempt of this job saves in the folder.
@@ -132,12 +132,12 @@ pub enum BadSnapshot {
     /// It is truncated, as after a power failure.
     #[error("it is torn: {has} bytes where its header says {wants}")]
     Torn {
-        /// Its actual length in bytes.
+        /// The file's actual length in bytes.
         has: u64,
-        /// Its expected length in bytes.
+        /// The length in bytes according to its header.
         wants: u64,
     },
-    /// Its checksum does not match.
+    /// The file's checksum does not match.
     #[error("it is damaged: its checksum is {found} where {written} was written")]
     Damaged {
         /// The checksum of the bytes, in hexadecimal digits.

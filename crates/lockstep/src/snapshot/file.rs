@@ -308,7 +308,7 @@ pub(super) fn is_whole(path: &Path) -> bool {
 pub(super) enum Owner {
     /// This module's, in this schema; perhaps torn or damaged. A save may replace it.
     Ours,
-    /// Nothing in it says, as after damage to its beginning. A save keeps it under another name.
+    /// The file does not tell, as after damage to its beginning. A save keeps it under another name.
     Unclear,
     /// Somebody else's, of this kind. No save may touch it.
     Another(String),

@@ -31,7 +31,7 @@ pub(super) const TEMPORARY: (&str, &str) = (".snapshot-", ".partial");
 pub struct SnapshotFile {
     /// The epoch in which training would continue.
     pub epoch: u64,
-    /// The step in it.
+    /// The step in the epoch.
     pub step: usize,
     /// The file.
     pub path: PathBuf,

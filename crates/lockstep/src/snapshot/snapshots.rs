@@ -58,7 +58,7 @@ pub struct Snapshots {
     pub(super) report: Reporter,
     /// The job's names, which are written to each snapshot: this rank's, and after a resume those of all ranks.
     pub(super) jobs: BTreeSet<String>,
-    /// Of this run, once it has looked for a snapshot: see [`Meta`].
+    /// How this run is placed, once it has looked for a snapshot: see [`Meta`].
     pub(super) nodes: Vec<usize>,
     pub(super) backend: String,
     pub(super) built_with: Vec<f64>,

@@ -103,7 +103,7 @@ pub struct VirtualRanks {
     count: WorldSize,
     rank: Rank,
     world: WorldSize,
-    /// False if they are the ranks themselves.
+    /// False if each rank is its own virtual rank.
     asked_for: bool,
 }
 
@@ -128,22 +128,22 @@ impl VirtualRanks {
         Ok(ranks)
     }
 
-    /// One virtual rank for each rank.
+    /// Each rank is its own virtual rank.
     pub(crate) fn of_ranks(group: &ProcessGroup) -> Self {
         VirtualRanks { count: group.size(), rank: group.rank(), world: group.size(), asked_for: false }
     }
 
-    /// How many there are, V.
+    /// The number of virtual ranks, V.
     pub fn count(self) -> WorldSize {
         self.count
     }
 
-    /// False if they are the ranks themselves, as without [`DdpOptions::virtual_ranks`](crate::DdpOptions::virtual_ranks).
+    /// False if each rank is its own virtual rank, as without [`DdpOptions::virtual_ranks`](crate::DdpOptions::virtual_ranks).
     pub fn are_asked_for(self) -> bool {
         self.asked_for
     }
 
-    /// Those that this rank trains, in the order in which it does.
+    /// The virtual ranks that this rank trains, in the order of training.
     pub fn own(self) -> impl ExactSizeIterator<Item = Rank> + Clone {
         self.part().map(Rank::new)
     }
@@ -204,7 +204,7 @@ pub struct VirtualLoader {
 }
 
 impl VirtualLoader {
-    /// Calls `make` for each virtual rank of this rank. Its loader has the shard of that rank of [`VirtualRanks::count`].
+    /// Calls `make` for each virtual rank of this rank. `make` gets its number v, and returns a loader of shard v of [`VirtualRanks::count`].
     ///
     /// # Errors
     /// Those of `make`.

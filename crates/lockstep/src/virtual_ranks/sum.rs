@@ -93,7 +93,7 @@ enum Exchange {
     Whole(Whole),
 }
 
-/// Pieces that arrive together, one of each of these nodes.
+/// Pieces that arrive together, one for each node of the tree.
 type Pieces = (Vec<Range<usize>>, Work<Tensor>);
 
 /// The sum over all virtual ranks.

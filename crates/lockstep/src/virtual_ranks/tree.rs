@@ -45,7 +45,7 @@ pub(super) fn left_sibling(right: &Range<usize>, total: usize) -> Option<Range<u
     None
 }
 
-/// Adds up `node`, of which `sums` has some subtrees that cover it.
+/// Adds up `node` from the subtrees in `sums`, which cover it.
 pub(super) fn total<T>(node: Range<usize>, sums: &mut HashMap<Range<usize>, T>, add: &mut impl FnMut(T, T) -> T) -> T {
     if let Some(sum) = sums.remove(&node) {
         return sum;

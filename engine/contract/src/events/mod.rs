@@ -322,7 +322,7 @@ pub struct Salvaged {
     pub left_out: Vec<String>,
 }
 
-/// Of a longer file, this is read: some two million steps.
+/// At most this many bytes of a file are read: some two million steps.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Reads all event files in `folder` and ignores other files, and lines that are not events: for pictures, where [`read_folder`] and

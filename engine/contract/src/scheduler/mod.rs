@@ -33,7 +33,7 @@ pub const PORTS: std::ops::Range<u16> = 20_000..29_000;
 pub struct Allocation {
     /// The scheduler of the job.
     pub scheduler: Scheduler,
-    /// Its id, as the scheduler names it; empty if it has none.
+    /// The job's id, as the scheduler names it; empty if it has none.
     pub id: String,
     /// The number of its nodes, and the variable or file that says so.
     pub nodes: (usize, String),
@@ -69,7 +69,7 @@ pub enum Started {
     SeveralTimes {
         /// The number of agents on all nodes.
         agents: usize,
-        /// The variable that says so, with its value.
+        /// The variable with this number, and its value.
         variable: String,
     },
 }
@@ -160,7 +160,7 @@ impl Allocation {
     }
 }
 
-/// One of [`PORTS`], which follows from the key by FNV-1a: the programs of one job may be of different builds.
+/// A port of [`PORTS`] for the key, by FNV-1a: the programs of one job may be of different builds.
 pub(super) fn port_of(key: &str) -> u16 {
     let hash = key
         .bytes()

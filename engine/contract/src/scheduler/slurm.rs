@@ -150,7 +150,7 @@ pub enum HostFileError {
         /// The line's number, counted from 1.
         line: usize,
         text: String,
-        /// What is wrong with it, and what is expected.
+        /// What is wrong with the word, and what is expected.
         why: String,
     },
     /// Different lines name the same host.

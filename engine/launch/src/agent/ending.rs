@@ -20,7 +20,7 @@ const READERS: Duration = Duration::from_millis(500);
 const NAMED: usize = 8;
 /// Time limit for reading what dead workers left in pipes and for ending the processes that they left behind.
 const CLEAR: Duration = Duration::from_secs(5);
-/// The same limit after a second signal: enough for processes that were just killed.
+/// The limit after a second signal: enough for processes that were just killed.
 const HURRY: Duration = Duration::from_millis(200);
 
 /// How leftovers of the workers are awaited.

@@ -193,7 +193,7 @@ fn user() -> String {
 
 /// How long the rendezvous may wait for the same thing before the agent prints it.
 const QUIET: Duration = Duration::from_secs(3);
-/// The same where other machines cannot come: long enough for other agents of this one.
+/// The wait where other machines cannot come: long enough for other agents of this one.
 const SOON: Duration = Duration::from_secs(1);
 
 /// What is printed while the rendezvous waits for other nodes.

@@ -304,7 +304,7 @@ async fn agree_on_master(
 pub(super) struct Master {
     /// The name or address at which the workers of all nodes reach it.
     pub(super) host: String,
-    /// Its port.
+    /// The store's port.
     pub(super) port: u16,
 }
 

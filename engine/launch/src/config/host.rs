@@ -48,7 +48,7 @@ pub enum GpuVendor {
 /// The GPUs that workers will see.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gpus {
-    /// Their number.
+    /// The number of GPUs.
     pub count: usize,
     /// The number of GPUs of this host, if variables hide some.
     pub hidden_by: Option<usize>,

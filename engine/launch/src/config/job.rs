@@ -320,26 +320,26 @@ const OTHERS: [&str; 4] = ["SIGCHLD", "SIGILL", "SIGFPE", "SIGSEGV"];
 /// The signals that the agent handles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signals {
-    /// Those that end the job: their numbers on this host, each once.
+    /// Signals that end the job: their numbers on this host, each once.
     pub numbers: Vec<i32>,
     /// As given; workers read it in TORCHELASTIC_SIGNALS_TO_HANDLE.
     pub text: String,
-    /// Those of `numbers` on which the workers may save a snapshot first.
+    /// The signals of `numbers` on which the workers may save a snapshot first.
     pub snapshot: Vec<i32>,
-    /// Those that every worker gets while the job goes on.
+    /// Signals that every worker gets while the job goes on.
     pub forward: Vec<i32>,
 }
 
 /// What the agent does when a signal arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Response {
-    /// Stop the workers with it, and exit.
+    /// Stop the workers with the signal, and exit.
     End,
     /// Ask the workers to save a snapshot and to end, if they can; stop them if they cannot.
     SaveAndEnd,
     /// Pass it on to the workers themselves.
     PassOn {
-        /// Also to those that do not handle it, which may end them.
+        /// Also to workers that do not handle the signal, which may end them.
         to_all: bool,
     },
 }

@@ -67,7 +67,7 @@ pub enum Request {
         node: Box<Node>,
         /// The job that it was started for.
         job: Box<JobIdentity>,
-        /// The last of its ids under which it knows that it was removed; 0 if it was not. An authority that has removed the node
+        /// The node's id before it was last removed, as far as it knows; 0 if it never was. An authority that has removed the node
         /// since ignores the request, because it was sent before the removal.
         was: NodeId,
         /// The last round that it took part in.

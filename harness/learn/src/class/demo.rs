@@ -11,9 +11,9 @@ use crate::route::Planned;
 
 /// The class begins with this share of the route behind it.
 const BEGINS: f64 = 0.3;
-/// Minutes of the class in one of the reader's.
+/// Minutes of the class that pass in one minute.
 const SPEED: f64 = 20.0;
-/// One seat of so many goes, and is silent.
+/// One of this many seats goes away, and is silent.
 const GOES: u64 = 12;
 const NAMES: [&str; 20] = [
     "ada", "ben", "chen", "dina", "emil", "fatima", "goran", "hana", "ines", "jonas", "kofi", "lucia", "mei", "noor",

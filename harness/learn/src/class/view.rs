@@ -29,7 +29,7 @@ pub(super) enum Mark {
 #[derive(Debug, PartialEq)]
 pub(super) struct Row {
     pub(super) name: String,
-    /// One for each task of the route.
+    /// The signs of the route's tasks, in order.
     pub(super) marks: Vec<Mark>,
     /// The task that it works on, by its place on the route; none if all have passed.
     pub(super) at: Option<usize>,
@@ -56,7 +56,7 @@ impl Row {
 pub(super) struct Met {
     pub(super) at: usize,
     pub(super) verdict: Verdict,
-    /// As one of them has it: numbers differ.
+    /// One seat's text: those of others differ in their numbers.
     pub(super) diagnosis: String,
     pub(super) seats: usize,
 }
@@ -68,7 +68,7 @@ pub(super) struct TaskTimes {
     pub(super) working: usize,
     /// Minutes of each seat that passed it in the class, in ascending order.
     pub(super) minutes: Vec<f64>,
-    /// Seats by the multiples of the plan in [`BARS`], and those that took longer.
+    /// How many seats took up to each multiple of the plan in [`BARS`], and how many longer.
     pub(super) bars: [usize; BARS.len() + 1],
 }
 
@@ -78,7 +78,7 @@ pub(super) struct View {
     pub(super) rows: Vec<Row>,
     /// What most have met comes first.
     pub(super) met: Vec<Met>,
-    /// One for each task of the route.
+    /// The times of the route's tasks, in order.
     pub(super) times: Vec<TaskTimes>,
 }
 

@@ -33,12 +33,12 @@ impl Folder {
         Folder(base().join(name.to_string()))
     }
 
-    /// One that exists already, by its path.
+    /// The folder of a cluster that exists already.
     pub(super) fn at(path: &Path) -> Self {
         Folder(path.into())
     }
 
-    /// Makes it, and what a cluster has in it.
+    /// Makes the folder, and the folders in it.
     pub(super) fn make(&self) -> anyhow::Result<()> {
         let longest = self.munge_socket();
         if longest.as_os_str().len() > LONGEST_SOCKET {
@@ -77,7 +77,7 @@ impl Folder {
         }
     }
 
-    /// Removes it with everything in it, and the folder around it after the last cluster.
+    /// Removes the folder with everything in it, and after the last cluster the folder around it.
     pub(super) fn remove(&self) -> anyhow::Result<()> {
         fs::remove_dir_all(&self.0).with_context(|| format!("cannot remove {}", foreign::path(&self.0)))?;
         let _ = fs::remove_dir(base()); // other clusters may be in it
@@ -92,7 +92,7 @@ impl Folder {
         &self.0
     }
 
-    /// A file of this name in it.
+    /// The path of a file of this name in the folder.
     pub(super) fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }

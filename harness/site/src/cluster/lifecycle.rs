@@ -115,7 +115,7 @@ fn of_program(file: &Path) -> Result<Vec<PathBuf>, Refused> {
     }
 }
 
-/// Each node has its own folder of this name.
+/// Returns true if each node has its own folder of this name.
 fn is_local(path: &Path) -> bool {
     LOCAL.iter().any(|local| path == Path::new(local))
 }
@@ -124,7 +124,7 @@ fn is_hidden(path: &Path) -> bool {
     LOCAL.iter().any(|local| path.starts_with(local)) && !is_local(path)
 }
 
-/// Without those that are in another one.
+/// Leaves out folders that are in another one.
 fn outermost(mut folders: Vec<PathBuf>) -> Vec<PathBuf> {
     folders.sort();
     folders.dedup_by(|inner, outer| inner.starts_with(outer));

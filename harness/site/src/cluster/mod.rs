@@ -133,7 +133,7 @@ impl fmt::Display for ClusterName {
 pub(super) struct Node(pub(super) u8);
 
 impl Node {
-    /// Its port on the bridge, an interface of the head node.
+    /// The machine's port on the bridge, an interface of the head node.
     pub(super) fn port(self) -> String {
         format!("v{self}")
     }
@@ -160,7 +160,7 @@ impl fmt::Display for Node {
 pub(super) enum Machine {
     /// It is called `ctl`.
     Head,
-    /// One that jobs run on.
+    /// A node on which jobs run.
     Node(Node),
 }
 
@@ -206,7 +206,7 @@ const NEEDED: [(&str, &str); 6] = [
     ("ip", "iproute2"),
     ("tc", "iproute2"),
 ];
-/// The same for Slurm.
+/// Programs that Slurm needs, with their packages.
 const SLURM: [(&str, &str); 6] = [
     ("slurmctld", "slurm-wlm"),
     ("slurmd", "slurm-wlm"),

@@ -43,7 +43,7 @@ impl FromStr for Rate {
 }
 
 impl Rate {
-    /// Bytes that may pass at once: those of 10 ms, but at least some whole packets.
+    /// Bytes that may pass at once: as many as in 10 ms, but at least some whole packets.
     fn burst(&self) -> u64 {
         (self.bits / 8 / 100).max(16 << 10)
     }
@@ -179,7 +179,7 @@ fn rate(cluster: &Cluster, machine: Machine, device: &str) -> anyhow::Result<Opt
     Ok(limit(&cluster.run(machine, &["tc", "qdisc", "show", "dev", device])?))
 }
 
-/// Of the line that `tc` prints for a token bucket filter.
+/// The rate in the line that `tc` prints for a token bucket filter.
 fn limit(shown: &str) -> Option<String> {
     let words = shown.lines().find(|line| line.starts_with("qdisc tbf "))?.split_whitespace();
     words.skip_while(|word| *word != "rate").nth(1).map(str::to_lowercase)

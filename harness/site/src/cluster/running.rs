@@ -37,9 +37,9 @@ pub(super) struct Cluster {
 #[serde(rename_all = "lowercase")]
 pub(super) enum NodeState {
     Up,
-    /// Its processes are stopped; the kernel still answers for it.
+    /// The node's processes are stopped; the kernel still answers for it.
     Paused,
-    /// Its processes have ended.
+    /// The node's processes have ended.
     Lost,
 }
 
@@ -129,7 +129,7 @@ impl Cluster {
         Ok(self.prepared(self.entry(machine, None)?, program))
     }
 
-    /// The same for a user's command: in a folder that the machine has ([`Cluster::root`]), and asked to end when this process does.
+    /// As [`Self::command`], for a user's command: in a folder that the machine has ([`Cluster::root`]), and asked to end when this process does.
     pub(super) fn session(
         &self,
         machine: Machine,
@@ -173,7 +173,7 @@ impl Cluster {
         self.feed(machine, words, "")
     }
 
-    /// The same, with text on its standard input.
+    /// As [`Self::run`], with text on the program's standard input.
     pub(super) fn feed(&self, machine: Machine, words: &[&str], input: &str) -> anyhow::Result<String> {
         let mut command = self.command(machine, words[0])?;
         let message = || format!("cannot run `{}` on {machine}", words.join(" "));
@@ -250,7 +250,7 @@ impl Exec {
     }
 }
 
-/// They are one folder, seen from here and from the machine.
+/// Returns true if both paths lead to one folder, seen from here and from the machine.
 fn is_same(here: &Path, there: &Path) -> bool {
     let id = |path: &Path| fs::metadata(path).map(|found| (found.dev(), found.ino())).ok();
     id(here).is_some() && id(here) == id(there)

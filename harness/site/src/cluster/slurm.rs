@@ -114,7 +114,7 @@ fn gres_conf(folder: &Path, spec: &ClusterSpec) -> String {
     spec.nodes().map(line).collect()
 }
 
-/// Of this machine.
+/// This machine's memory.
 fn memory_mib() -> u64 {
     let info = rustix::system::sysinfo();
     #[allow(clippy::useless_conversion)] // the types depend on the processor

@@ -450,7 +450,7 @@ pub(super) const SOFTWARE: &[Rule<Nodes>] = &[
                 let other = found.other.as_ref()?.display();
                 Some([
                     format!("LD_LIBRARY_PATH leads to another libtorch, in {other}"),
-                    format!("that of the course is in {}", found.folder.display()),
+                    format!("the course's libtorch is in {}", found.folder.display()),
                     "`module unload` what sets it, or unset LD_LIBRARY_PATH".to_owned(),
                 ])
             })

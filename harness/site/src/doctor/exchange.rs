@@ -23,7 +23,7 @@ use super::probe::{self, Listeners, ask};
 
 /// Connections that a node opens at the same time.
 const AT_ONCE: usize = 256;
-/// A port that nobody listens on: that of the discard service (RFC 863).
+/// A port on which nobody listens: the discard service's (RFC 863).
 const CLOSED: u16 = 9;
 
 #[derive(Clone, Debug)]
@@ -164,7 +164,7 @@ impl Exam<'_> {
         Ok(serde_json::from_slice(&bytes)?)
     }
 
-    /// One value of each of these nodes; nothing of those that do not come in time.
+    /// A value from each of these nodes, without nodes that do not send one in time.
     async fn collect<T: DeserializeOwned>(&self, what: &str, of: &[usize], whole: Duration) -> Vec<(usize, Option<T>)> {
         let mut waits = JoinSet::new();
         for index in of.iter().copied() {

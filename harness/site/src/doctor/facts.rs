@@ -54,9 +54,9 @@ pub(super) struct Program {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Cpu {
-    /// Those that are online.
+    /// Processors that are online.
     pub(super) online: usize,
-    /// Those that this process may run on.
+    /// Processors on which this process may run.
     pub(super) allowed: usize,
     /// The CPU quota of the control group, in processors.
     pub(super) quota: Option<f64>,
@@ -112,7 +112,7 @@ pub(super) struct Folder {
     pub(super) space: Option<Space>,
     /// The file system has not answered.
     pub(super) hangs: bool,
-    /// Why a file could not be written in it.
+    /// Why a file could not be written in the folder.
     pub(super) unwritable: Option<String>,
 }
 
@@ -139,12 +139,12 @@ pub(super) enum Resolved {
 /// Name resolution on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Names {
-    /// Of this node's host name.
+    /// What this node's host name resolves to.
     pub(super) own: Option<Resolved>,
     pub(super) localhost: Option<Resolved>,
     /// Of `MASTER_ADDR`, if it is set.
     pub(super) master: Option<Resolved>,
-    /// Of the other nodes, by the job's names.
+    /// What the other nodes' names resolve to, by name.
     pub(super) peers: BTreeMap<String, Resolved>,
     /// The first name that each of this node's own addresses leads to.
     pub(super) reverse: BTreeMap<IpAddr, String>,
@@ -152,9 +152,9 @@ pub(super) struct Names {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Gpus {
-    /// Those of this machine, or container.
+    /// GPUs of this machine, or container.
     pub(super) present: usize,
-    /// Those that `CUDA_VISIBLE_DEVICES`, or AMD's variables, leave visible.
+    /// GPUs that `CUDA_VISIBLE_DEVICES`, or AMD's variables, leave visible.
     pub(super) visible: usize,
     #[serde(default)]
     pub(super) vendor: GpuVendor,
@@ -222,7 +222,7 @@ pub(super) struct AdapterPort {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Libtorch {
     pub(super) folder: PathBuf,
-    /// `None` if no file of it contains the version.
+    /// `None` if none of its files contains the version.
     pub(super) version: Option<String>,
     /// How it was found.
     pub(super) found: String,
@@ -243,7 +243,7 @@ pub(super) struct Ports {
 }
 
 impl Node {
-    /// One of its interfaces has this address.
+    /// Returns true if an interface of the node has this address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.interfaces.iter().any(|interface| interface.addresses.contains(&address))
     }
@@ -275,9 +275,9 @@ pub(super) struct JobFacts {
     pub(super) launched: bool,
     /// The number of its nodes.
     pub(super) size: usize,
-    /// Those that answered, in the job's order.
+    /// Nodes that answered, in the job's order.
     pub(super) nodes: Vec<Node>,
-    /// Those that did not.
+    /// Nodes that did not answer.
     pub(super) silent: Vec<Silent>,
     pub(super) links: Vec<Link>,
     /// What each node saw of the shared folder.
@@ -291,7 +291,7 @@ pub(super) struct Silent {
     pub(super) missing: Missing,
     /// How long it was waited for, in seconds.
     pub(super) waited: u64,
-    /// What a TCP connection to it says; `None` where it has no name to connect to.
+    /// How a TCP connection to the node ended; `None` if it has no name to connect to.
     pub(super) attempt: Option<ConnectionAttempt>,
 }
 
@@ -345,7 +345,7 @@ pub(super) enum Outcome {
     Answered {
         /// The name of the node that did.
         by: String,
-        /// Its clock minus this node's, in microseconds.
+        /// The other node's clock minus this node's, in microseconds.
         ahead: i64,
         /// The offset may be wrong by this much, in microseconds.
         uncertain: i64,
@@ -377,7 +377,7 @@ pub(super) struct View {
     pub(super) node: String,
     /// It saw the file of the head node.
     pub(super) sees_head: bool,
-    /// It could write a file of its own there.
+    /// The node could write a file of its own there.
     pub(super) wrote: bool,
     /// The head node saw that file; known only to the head node.
     pub(super) seen_by_head: bool,

@@ -92,7 +92,7 @@ fn paths(text: &str) -> Vec<GpuPath> {
 /// The questions to `rocm-smi`: names, memory and the driver; links.
 const ROCM_SMI: [&[&str]; 2] =
     [&["--showproductname", "--showmeminfo", "vram", "--showdriverversion", "--json"], &["--showtopotype", "--json"]];
-/// The same to `amd-smi`, which takes its place in newer releases of ROCm.
+/// The questions to `amd-smi`, which replaces `rocm-smi` in newer releases of ROCm.
 const AMD_SMI: [&[&str]; 2] = [&["static", "--asic", "--vram", "--driver", "--json"], &["topology", "--json"]];
 
 /// `file` is the one that programs open to use the GPUs, `rocm` the folder of ROCm.

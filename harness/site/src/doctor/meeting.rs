@@ -26,7 +26,7 @@ pub(super) struct Meeting {
     pub(super) size: usize,
     /// The index of this node among them, from 0.
     pub(super) index: usize,
-    /// Their names in order; empty, if they are not known.
+    /// The nodes' names in order; empty if they are not known.
     pub(super) names: Vec<String>,
     /// The beginning of all keys.
     pub(super) prefix: String,
@@ -35,7 +35,7 @@ pub(super) struct Meeting {
 /// How doctor takes part in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Participation {
-    /// As one of several nodes.
+    /// This machine is one of several nodes.
     Node(Meeting),
     /// As the only node.
     Alone,

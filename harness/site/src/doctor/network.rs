@@ -391,7 +391,7 @@ fn all(interfaces: &[&Interface], is: impl Fn(&Interface) -> bool, what: &str) -
     bad.then(|| (format!("names an interface that {what}"), format!("getifaddrs(3) on {}", names())))
 }
 
-/// The interface that could be used: that of the host name's address, or the first with an address.
+/// An interface to use: the one with the host name's address, or the first with an address.
 fn usable(node: &Node) -> Option<&str> {
     let mut plain = node.clone();
     plain.variables.remove("GLOO_SOCKET_IFNAME");

@@ -70,7 +70,7 @@ async fn answer_all(listener: TcpListener, name: String) {
     }
 }
 
-/// Waits for the question, so that the time is that of the answer.
+/// Waits for the question before it answers, so that the asker times the answer alone.
 async fn answer(mut stream: TcpStream, name: String) {
     let mut question = [0];
     if stream.read_exact(&mut question).await.is_ok() {

@@ -128,7 +128,7 @@ pub(super) const FILES: &[Rule<Nodes>] = &[
                     };
                     let folder = job.nodes[0].folder.path.display();
                     (
-                        format!("{folder} on {} is not that of {first}", view.node),
+                        format!("{folder} on {} is another folder than on {first}", view.node),
                         evidence,
                         format!("`findmnt -T {folder}` on both; use a folder on the shared file system: --folder"),
                     )
@@ -267,7 +267,7 @@ fn views(job: &JobFacts, wrong: impl Fn(&View) -> Option<(String, String, String
 
 /// A launcher of a few workers, or a rank with its connections, needs some hundred.
 const OPEN_FILES: u64 = 1024;
-/// Each rank has some dozen threads, and each of them counts.
+/// A lower limit on processes is too low: each rank has some dozen threads, and each counts as one.
 const PROCESSES: u64 = 1024;
 /// A rank with libtorch takes some hundred MiB before there is a model.
 const MEMORY: u64 = 512 * MIB;

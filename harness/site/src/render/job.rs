@@ -54,7 +54,7 @@ pub(crate) struct Group {
 pub(crate) struct BatchJob {
     /// What the scheduler calls it.
     pub(crate) name: String,
-    /// Its nodes; one group if all are equal.
+    /// The job's nodes; one group if all are equal.
     pub(crate) groups: Vec<Group>,
     /// It begins, and goes on, with any number of nodes from this one on; if `None`, it needs all.
     pub(crate) min_nodes: Option<u32>,

@@ -47,9 +47,9 @@ pub(super) struct Loss {
 /// The changes that matter to one process.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keeps {
-    /// Its own.
+    /// Changes that this process made.
     made: Vec<Change>,
-    /// Those of processes that it has started.
+    /// Changes of processes that this process has started.
     gone: Vec<Change>,
     /// Variables of the functions that run.
     pub(super) locals: Vec<String>,
@@ -92,7 +92,7 @@ const SOURCED: [&str; 7] =
     ["activate", ".bashrc", ".bash_profile", ".profile", "conda.sh", "setvars.sh", "setup-env.sh"];
 
 impl Keeps {
-    /// Those of a process that this one starts.
+    /// The state with which a process that this one starts begins.
     pub(super) fn child(&self) -> Self {
         Keeps { made: vec![], ..self.clone() }
     }

@@ -13,7 +13,7 @@ use crate::exit::Refused;
 
 /// A field of the profile, for people.
 pub(crate) struct Field {
-    /// Its name; of a field in a table, with the table's: `container.image`.
+    /// The field's name, with its table's: `container.image`.
     pub(crate) name: &'static str,
     /// A value, as TOML.
     pub(crate) example: &'static str,

@@ -211,7 +211,7 @@ fn pbs_directives(profile: &Profile, job: &BatchJob) -> String {
     all.iter().chain(&profile.directives).map(|line| format!("#PBS {line}\n")).collect()
 }
 
-/// One of `select`'s parts: equal nodes. `mpiprocs=1`, so that the host file and pbsdsh count each node once.
+/// A part of `select`: equal nodes. `mpiprocs=1`, so that the host file and pbsdsh count each node once.
 fn chunk(profile: &Profile, group: Group) -> String {
     let mut text = group.nodes.to_string();
     text.extend(profile.cpus_per_node.map(|cpus| format!(":ncpus={cpus}")));

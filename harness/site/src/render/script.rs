@@ -27,7 +27,7 @@ pub(super) const STARTERS: [&str; 16] = [
     "prterun",
     "prun",
 ];
-/// Those of them that do not pass on the batch script's variables, modules and folder.
+/// Starters that do not pass on the batch script's variables, modules and folder.
 const REMOTE: [&str; 5] = ["ssh", "pdsh", "clush", "pbsdsh", PARALLEL];
 /// GNU parallel, which starts programs on other machines if it is told their names.
 const PARALLEL: &str = "parallel";
@@ -66,7 +66,7 @@ pub(super) struct Directive {
 pub(super) struct Command {
     /// Its line, from 1.
     pub(super) line: usize,
-    /// `NAME=value` in front of it, or on their own.
+    /// `NAME=value` in front of the command, or alone.
     pub(super) assignments: Vec<(String, Word)>,
     /// The program and its arguments; variables that the script sets are replaced.
     pub(super) words: Vec<Word>,
@@ -219,7 +219,7 @@ pub(super) struct Script {
     pub(super) filled: Vec<(String, String)>,
     /// Expansions as they are written, with the lines, and the program that starts the shell in which they happen, if it is another one.
     pub(super) expanded: Vec<(usize, String, Option<String>)>,
-    /// Those that hide exit codes.
+    /// Pipes that hide exit codes.
     pub(super) pipes: Vec<Pipe>,
     /// Changes that end with a process, and who relies on them later.
     pub(super) losses: Vec<Loss>,

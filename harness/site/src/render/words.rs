@@ -45,7 +45,7 @@ impl Word {
         &self.pieces
     }
 
-    /// What its own shell expands in it.
+    /// What the word's own shell expands in it.
     pub(super) fn made(&self) -> impl Iterator<Item = &str> {
         self.pieces.iter().filter_map(|piece| match piece {
             Piece::Made(made) => Some(made.as_str()),
@@ -183,12 +183,12 @@ pub(super) fn children(node: Node<'_>) -> Vec<Node<'_>> {
     node.children(&mut node.walk()).collect()
 }
 
-/// Those that have a name in the grammar.
+/// The children that have a name in the grammar.
 pub(super) fn named(node: Node<'_>) -> Vec<Node<'_>> {
     node.named_children(&mut node.walk()).collect()
 }
 
-/// Those and all that are below them.
+/// The descendants that have a name in the grammar.
 pub(super) fn below(node: Node<'_>) -> Vec<Node<'_>> {
     let (mut all, mut parts) = (vec![], named(node));
     while let Some(part) = parts.pop() {

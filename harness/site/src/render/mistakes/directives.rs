@@ -219,7 +219,7 @@ fn misspelt(script: &Script) -> Vec<ScriptFinding> {
 
 // ---- the options that sbatch knows
 
-/// Those that take a value, from the manuals of Slurm 20.02 to 25.05 and `slurm_opt.c`.
+/// Options that take a value, from the manuals of Slurm 20.02 to 25.05 and `slurm_opt.c`.
 const WITH_VALUE: &str = "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container \
     container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency distribution error exclude \
     export export-file extra extra-node-info gid gpu-bind gpu-freq gpus gpus-per-node gpus-per-socket gpus-per-task gres gres-flags hint \
@@ -227,7 +227,7 @@ const WITH_VALUE: &str = "account acctg-freq array batch bb bbf begin chdir clus
     nodefile nodelist nodes ntasks ntasks-per-core ntasks-per-gpu ntasks-per-node ntasks-per-socket ntasks-per-tres oom-kill-step open-mode \
     output partition power prefer priority profile qos reservation resv-ports segment signal sockets-per-node switches tasks-per-node \
     thread-spec threads-per-core time time-min tmp tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap";
-/// Those that take none, or one behind `=` alone.
+/// Options that take no value, or one behind `=` alone.
 const WITHOUT_VALUE: &str = "consolidate-segments contiguous exclusive get-user-env help hold ignore-pbs immediate nice no-kill no-requeue \
     overcommit oversubscribe parsable propagate quiet reboot requeue share spread-job spread-segments stepmgr test-only usage use-min-nodes \
     verbose version wait";
@@ -377,7 +377,7 @@ fn fixed_nodes(script: &Script) -> Vec<ScriptFinding> {
     findings
 }
 
-/// The same, or two letters changed places.
+/// Returns true if the words are equal, or two letters have changed places.
 fn close(word: &str, right: &str) -> bool {
     word == right || right.len() > 4 && strsim::osa_distance(word, right) == 1
 }
@@ -512,7 +512,7 @@ pub(super) const ENDS: &[Rule<Scripts>] = &[
                 |_| {
                     (
                         "nothing tells the program to go on from a snapshot".into(),
-                        "--snapshots DIR, --resume or what the program has for it".into(),
+                        "pass the program's resume option, such as --snapshots DIR".into(),
                     )
                 },
             )

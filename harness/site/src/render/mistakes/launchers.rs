@@ -499,7 +499,7 @@ fn is_kept(launch: &Launch<'_>) -> bool {
     ["--no-kill", "-k"].iter().any(|option| launch.is_started_with(option))
 }
 
-/// A finding for each launcher of which this holds, except where a condition chooses between launchers by what the job is like.
+/// A finding for each launcher that `holds` accepts, except where a condition chooses between launchers by what the job is like.
 pub(super) fn each<'a>(
     script: &'a Script,
     holds: impl Fn(&Launch<'a>) -> bool,
@@ -515,7 +515,7 @@ pub(super) fn each<'a>(
     each_one(script, |launch| !chosen(launch) && holds(launch), describe)
 }
 
-/// A finding for each launcher of which this holds, whatever decides about it: for what is wrong in every case.
+/// A finding for each launcher that `holds` accepts, under whatever condition it is started: for what is wrong in every case.
 pub(super) fn each_one<'a>(
     script: &'a Script,
     holds: impl Fn(&Launch<'a>) -> bool,
@@ -558,7 +558,9 @@ pub(super) const CONTAINERS: &[Rule<Scripts>] = &[
             let forced = script.variable("APPTAINER_NV").is_some() || script.variable("SINGULARITY_NV").is_some();
             found
                 .filter(|_| !forced)
-                .map(|command| finding(command.line, "the container sees no GPU", "apptainer exec --nv …"))
+                .map(|command| {
+                    finding(command.line, "the container sees no GPU", "apptainer exec --nv …; for AMD's GPUs, --rocm")
+                })
                 .collect()
         },
         ..RULE

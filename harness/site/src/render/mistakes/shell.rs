@@ -456,10 +456,10 @@ fn exit_code_lost(script: &Script) -> Vec<ScriptFinding> {
                 }
                 seen.push(index);
                 let late = read_late.map_or(String::new(), |line| {
-                    format!("; PIPESTATUS in line {line} is that of the command before it")
+                    format!("; PIPESTATUS in line {line} belongs to the command before it")
                 });
                 let inner = command.far.is_some() && !command.starter.is_empty();
-                let what = format!("the exit code is that of `{last}`, not of `{}`{late}", command.program());
+                let what = format!("the exit code comes from `{last}`, not from `{}`{late}", command.program());
                 findings.push(finding(
                     command.line,
                     what,
