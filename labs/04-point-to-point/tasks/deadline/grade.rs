@@ -148,8 +148,8 @@ impl DeadlineCase {
             .given(self.given.clone())
             .diagnose_if(
                 self.does == "sends" && *observed == Outcome::Late,
-                "the message was there but was never received: with Gloo, a receive completes in `wait`, so `is_completed` is never true \
-                 before that",
+                "the message was there and was not received. A receive completes in `wait_for` or `wait`, and with Gloo `is_completed` is never \
+                 true before; and it takes only messages of its tag, which is 0 here",
             )
             .diagnose_if(
                 self.does == "leaves" && *observed == Outcome::Late,

@@ -96,6 +96,18 @@ pub fn messages(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> R
     Ok(())
 }
 
+/// Lets all ranks take part in the second step, when each has the sum of its node.
+#[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; if let Some(leaders) = among_leaders { leaders.all_reduce(tensor, ReduceOp::Sum)?; } Ok(node.broadcast(tensor, Rank::ZERO)?) =>
+    node.all_reduce(tensor, ReduceOp::Sum)?;
+    drop(among_leaders);
+    Ok(group.all_reduce(tensor, ReduceOp::Sum)?)
+)]
+pub fn all_in_second_step() {}
+
+/// Adds up among the leaders twice.
+#[edit({ leaders.all_reduce(tensor, ReduceOp::Sum)?; } => { leaders.all_reduce(tensor, ReduceOp::Sum)?; leaders.all_reduce(tensor, ReduceOp::Sum)?; })]
+pub fn leaders_twice() {}
+
 /// Reduces among the leaders, which leaves the sum on the first one.
 #[edit(leaders.all_reduce(tensor, ReduceOp::Sum) => leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum))]
 pub fn one_leader() {}

@@ -90,6 +90,12 @@ pub fn whole_times(recipe: &Recipe, step: u64) -> f64 {
     rising(recipe, step, recipe.lr, recipe.lr * times as f64)
 }
 
+/// Divides the batches as integers, and begins with a rate of 0.
+pub fn whole_times_from_zero(recipe: &Recipe, step: u64) -> f64 {
+    let times = recipe.batch_of_a_rank * recipe.ranks / recipe.batch;
+    rising(recipe, step, 0.0, recipe.lr * times as f64)
+}
+
 /// Scales by the batch of one rank.
 pub fn of_a_rank(recipe: &Recipe, step: u64) -> f64 {
     rising(recipe, step, recipe.lr, recipe.lr * recipe.batch_of_a_rank as f64 / recipe.batch as f64)
