@@ -118,7 +118,7 @@ fn check(workers: &[usize], samples: usize, found: &[&Found], causes: &[&str]) -
     let unused = (0..samples).find(|at| !placed.iter().any(|place| place.2.contains(at)));
     for (rank, (input, one)) in places(workers, samples).iter().zip(found).enumerate() {
         let right = right(input);
-        let claim = Claim::that(*one == Ok(right.clone()), words(&Ok(right.clone())), words(one)).given(format!(
+        let claim = Claim::that(one.as_ref() == Ok(&right), words(&Ok(right.clone())), words(one)).given(format!(
             "nodes of {workers:?} workers, {}; node {}, local rank {}",
             counted(samples, "sample"),
             input.1,
