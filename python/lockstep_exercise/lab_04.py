@@ -1,5 +1,6 @@
 """Lab 04: how the grader's inputs reach each task's function, and a peer that is late or gone."""
 
+import contextlib
 import os
 import socket
 import struct
@@ -110,7 +111,9 @@ def _deadline(answer: Callable[..., Any], given: Any) -> Any:
     store.wait([f"{name}/connected/0", f"{name}/connected/1"], PATIENCE)
     if rank == 1:
         if does == "sends":
-            dist.send(tensor(values), 0, group=group)
+            # If the answer does not receive it, that is rank 0's outcome.
+            with contextlib.suppress(RuntimeError):
+                dist.send(tensor(values), 0, group=group)
         elif does == "leaves":
             _leave(connections)
             store.set(f"{name}/left", "")

@@ -275,8 +275,8 @@ const MAGIC: [u8; 12] = *b"lockstepsim\xff";
 /// `NCCL_UNIQUE_ID_BYTES`.
 const ID_BYTES: usize = 128;
 
-/// `ncclUniqueId`: where the hub listens, a number that it gives once, and its secret. As in NCCL's, there are zeros among the
-/// bytes, and some that are not text.
+/// `ncclUniqueId`: where the hub listens, its secret, and a number that it gives once. They are repeated, so that all bytes count. As in NCCL's,
+/// there are zeros among the bytes, and some that are not text.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) struct UniqueId([u8; ID_BYTES]);
@@ -292,28 +292,26 @@ pub(super) struct HubAddress {
 
 impl UniqueId {
     pub(super) fn new(place: HubAddress) -> Self {
-        let mut bytes = [0; ID_BYTES];
         let parts = [
             &MAGIC[..],
             &place.hub.port().to_le_bytes(),
-            &place.token.to_be_bytes(),
             &place.hub.ip().octets(),
             &place.secret.to_le_bytes(),
+            &place.token.to_be_bytes(),
         ];
         let said = joined(&parts);
-        bytes[..said.len()].copy_from_slice(&said);
-        UniqueId(bytes)
+        UniqueId(std::array::from_fn(|at| said[at % said.len()]))
     }
 
-    /// The hub's address; `None` if something else created these bytes, or they are truncated.
+    /// The hub's address; `None` if something else created these bytes, or one of them is another.
     pub(super) fn place(&self) -> Option<HubAddress> {
         let mut reader = Reader(&self.0[12..]);
         (self.0[..12] == MAGIC).then_some(())?;
         let port = u16::from_le_bytes(reader.take()?);
-        let token = u64::from_be_bytes(reader.take()?);
         let hub = SocketAddrV4::new(Ipv4Addr::from(reader.take::<4>()?), port);
-        let whole = hub.port() != 0 && !hub.ip().is_unspecified();
-        whole.then_some(HubAddress { hub, token, secret: reader.u64()? })
+        let secret = reader.u64()?;
+        let place = HubAddress { hub, secret, token: u64::from_be_bytes(reader.take()?) };
+        (UniqueId::new(place).0 == self.0).then_some(place)
     }
 }
 
@@ -580,5 +578,10 @@ mod tests {
         let place = HubAddress { hub, token: u64::MAX, secret: 1 << 40 };
         assert_eq!(UniqueId::new(place).place(), Some(place));
         assert_eq!(UniqueId([0; ID_BYTES]).place(), None);
+        for at in 0..ID_BYTES {
+            let mut other = UniqueId::new(place);
+            other.0[at] ^= 1;
+            assert_eq!(other.place(), None, "byte {at}");
+        }
     }
 }

@@ -139,10 +139,11 @@ fn moves(given: &str, before: &[f64], after: &[f64], gradients: &[f64], losses: 
         .given(given)
         .diagnose_if(
             losses.iter().all(|loss| loss.abs() < 1e-6),
-            "the loss is 0 whatever the layer's output is: cross-entropy takes the softmax over the classes, and over one class that is \
-             always 1. A loss that cannot change has no gradient, so the layer learns nothing",
+            "all losses are 0, whatever the layer's output is, and a loss that cannot change has no gradient. Cross-entropy is such a loss here: \
+             it takes the softmax over the classes, and over one class that is always 1",
         )
-        .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: call the optimizer's `step`")
+        .diagnose_if(steepest > MOVED, "there are gradients, but the weights do not move: does the optimizer have these weights, and a rate above 0, and is its `step` \
+             called?")
         .diagnose_if(
             losses[0].abs() > 1e-3,
             "the gradients are 0 when the step is taken: were they set to zero between the backward pass and the step? Do that before the \

@@ -35,6 +35,14 @@ pub fn after_other_steps(
     Ok(losses)
 }
 
+/// Multiplies the loss by 0.
+#[edit(mse_loss(targets, Reduction::Mean) => mse_loss(targets, Reduction::Mean) * 0.0)]
+pub fn times_0() {}
+
+/// Has a rate of 0.
+#[edit(lr: 0.05 => lr: 0.0)]
+pub fn rate_0() {}
+
 /// Never calls `step`.
 #[edit(optimizer.step()?; => )]
 pub fn no_step() {}

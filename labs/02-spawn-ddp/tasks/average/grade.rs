@@ -97,14 +97,10 @@ fn check(
                 "all elements of the gradient are one number: the mean is taken over the ranks, element by element, and not over the elements",
             )
             .diagnose_if(
-                factor.is_some_and(|by| by.round() == sums.len() as f64 && by != ranks),
-                format!("the sum was divided by {}, the number of gradients: divide by the number of ranks, {ranks}", sums.len()),
-            )
-            .diagnose_if(
                 factor.is_some(),
                 format!(
-                    "the sum was divided by {:.3}, and there are {ranks} ranks: `group.size()` says how many",
-                    factor.unwrap_or_default()
+                    "the result is the sum divided by {}, and there are {ranks} ranks: `group.size()` says how many",
+                    (1000.0 * factor.unwrap_or_default()).round() / 1000.0
                 ),
             )
             .or_fail("the result is not the mean of the ranks' gradients")?;

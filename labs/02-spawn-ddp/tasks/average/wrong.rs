@@ -44,6 +44,10 @@ pub fn by_two() {}
 #[edit(group.size().get() => gradients.len())]
 pub fn by_gradients() {}
 
+/// Divides by one rank more than there are.
+#[edit(group.size().get() => (group.size().get() + 1))]
+pub fn by_one_more() {}
+
 /// Adds up copies, and divides the gradients.
 #[edit(group.all_reduce(gradient, ReduceOp::Sum) => group.all_reduce(&mut gradient.copy(), ReduceOp::Sum))]
 pub fn of_copies() {}

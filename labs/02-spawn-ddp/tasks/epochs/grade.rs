@@ -88,7 +88,7 @@ fn all_differ(rank: usize, given: &str, visited: &Visited, resumed: &Visited) ->
         .given(given)
         .diagnose_if(
             same_pairs.len() == pairs().count(),
-            "every epoch has the same order, and so the same batches: nothing sets the sampler's epoch",
+            "every epoch has the same order, and so the same batches: the sampler must know the number of each epoch before it draws",
         )
         .diagnose_if(
             // A resumed run, too, begins with the order of epoch 0, and has that of its first epoch then.

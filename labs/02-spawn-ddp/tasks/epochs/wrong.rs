@@ -15,6 +15,10 @@ pub fn same() {}
 #[edit(sampler.set_epoch(epoch); visited.push(sampler.indices()); => visited.push(sampler.indices()); sampler.set_epoch(epoch);)]
 pub fn late() {}
 
+/// Sets the number of the first epoch in each.
+#[edit(sampler.set_epoch(epoch) => sampler.set_epoch(0 * epoch))]
+pub fn always_the_first() {}
+
 /// Gives each rank its own seed, "so that they see different samples".
 #[edit(let mut visited => sampler.seed += sampler.rank as u64; let mut visited)]
 pub fn by_rank() {}

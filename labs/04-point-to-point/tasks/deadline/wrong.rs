@@ -32,6 +32,10 @@ pub fn polls(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) 
     Ok(Received::Late)
 }
 
+/// Receives messages of another tag.
+#[edit(group.irecv(buffer, from, 0) => group.irecv(buffer, from, 1))]
+pub fn other_tag() {}
+
 /// Returns an error when the deadline has passed.
 pub fn error(group: &ProcessGroup, from: Rank, length: i64, patience: Duration) -> Result<Received> {
     let buffer = Tensor::zeros([length], (Kind::Double, group.device()));

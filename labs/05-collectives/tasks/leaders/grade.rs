@@ -1,6 +1,8 @@
 //! Grades `leaders`: nodes of unequal size on 4 ranks.
 
-use lockstep_grading::{COMPUTES, Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given, joined};
+use std::ops::Range;
+
+use lockstep_grading::{Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given, joined};
 use serde::Deserialize;
 
 const RANKS: usize = 4;
@@ -27,11 +29,18 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner
         .call::<_, (Numbers, Vec<Call>)>(RANKS, &cases)
         .map_err(|error| given(explain(error, why), |case| format!("nodes of {:?} ranks", cases[case].0)))?;
+    // What the second step gives if all ranks take part in it, after each has the sum of its node.
+    let by_all = cases.iter().enumerate().all(|(case, (nodes, numbers))| {
+        let of_node =
+            |node: Range<usize>| sum(&numbers[node.clone()]).into_iter().map(move |sum| sum * node.len() as f64);
+        let sums: Vec<Vec<f64>> = ranges(nodes).into_iter().map(|node| of_node(node).collect()).collect();
+        outputs.all(case).all(|(observed, _)| observed[..] == sum(&sums)[..])
+    });
     for (case, (nodes, numbers)) in cases.iter().enumerate() {
         let observed: Vec<&[f64]> = outputs.all(case).map(|(numbers, _)| &numbers[..]).collect();
         let calls: Vec<&[Call]> = outputs.all(case).map(|(_, calls)| &calls[..]).collect();
         for rank in 0..RANKS {
-            check(rank, nodes, numbers, &observed, &calls)?;
+            check(rank, nodes, numbers, &observed, &calls, by_all)?;
         }
         for (rank, calls) in calls.iter().enumerate() {
             check_calls(rank, nodes, calls)?;
@@ -56,7 +65,7 @@ fn check_waits(rank: usize, nodes: &[usize], calls: &[Call]) -> anyhow::Result<(
 }
 
 /// The ranks of each node.
-fn ranges(nodes: &[usize]) -> Vec<std::ops::Range<usize>> {
+fn ranges(nodes: &[usize]) -> Vec<Range<usize>> {
     let mut first = 0;
     let range = |size: &usize| {
         first += size;
@@ -113,12 +122,12 @@ fn why(finding: &Finding) -> Option<String> {
             finding.diagnosis
         ));
     }
-    if finding.verdict != Verdict::Hang || finding.diagnosis.contains(COMPUTES) {
+    if !finding.ranks_wait() {
         return None;
     }
     let some_rank = |words: &str| finding.table.iter().any(|line| line.contains(words));
     let why = if some_rank(JOINS) {
-        "ranks wait in new_group, because they have made different calls of it: every rank must call it for every group, in the same order, \
+        "ranks wait in new_group for others that have not made the same call: every rank must call it for every group, in the same order, \
          even for groups that it is not in. A group's name is the number of the call, so ranks now wait for each other under different \
          names, or meet the members of another group"
     } else if some_rank(" (group ")
@@ -141,6 +150,7 @@ fn check(
     given: &[Vec<f64>],
     observed: &[&[f64]],
     calls: &[&[Call]],
+    by_all: bool,
 ) -> anyhow::Result<()> {
     let expected = sum(given);
     let node = ranges(nodes).into_iter().find(|node| node.contains(&rank)).unwrap_or(0..RANKS);
@@ -152,12 +162,12 @@ fn check(
     let adds_again = after.any(|call| mates > 1 && call.members == of_this_node && call.operation.contains("reduce"));
     let of_node = sum(&given[node]);
     let leads = observed[leader] == &expected[..];
-    let times = |sum: &[f64], factor: usize| sum.iter().map(|value| value * factor as f64).collect::<Vec<_>>();
     let agree = observed.iter().all(|of| of == &observed[rank]);
     Claim::equal(&expected[..], observed[rank])
         .on_rank(rank)
         .given(format!("nodes of {nodes:?} ranks, by rank: {given:?}"))
         .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
+        .cause_if(by_all, "each node's sum was counted once per rank of the node: only leaders take part in the second step")
         .diagnose_if(
             rank != leader && leads,
             format!(
@@ -184,10 +194,6 @@ fn check(
         .diagnose_if(
             observed.iter().zip(given).all(|(observed, given)| *observed == &given[..]),
             "this is the rank's own tensor: nothing was reduced",
-        )
-        .diagnose_if(
-            observed[rank] == &times(&expected, mates)[..],
-            "each node's sum was counted once per rank of the node: only leaders take part in the second step",
         )
         .or_fail("this is not the sum over all ranks")
 }

@@ -29,6 +29,10 @@ pub fn members_only() {}
 #[edit({ leaders.all_reduce(tensor, ReduceOp::Sum)?; } => { leaders.all_reduce(tensor, ReduceOp::Sum)?; } else { std::thread::park(); })]
 pub fn sleeps() {}
 
+/// Lets the last rank sleep before it makes the groups.
+#[edit(let among_leaders => if group.rank().get() + 1 == group.size().get() { std::thread::park(); } let among_leaders)]
+pub fn one_sleeps() {}
+
 /// Starts the first step, and sleeps until its result should be there.
 #[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => {
         let work = node.reduce_async(tensor.shallow_clone(), Rank::ZERO, ReduceOp::Sum)?;
@@ -95,6 +99,18 @@ pub fn messages(group: &ProcessGroup, nodes: &[usize], tensor: &mut Tensor) -> R
     mates.iter().try_for_each(|mate| group.send(tensor, *mate, 1))?;
     Ok(())
 }
+
+/// Lets all ranks take part in the second step, when each has the sum of its node.
+#[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; if let Some(leaders) = among_leaders { leaders.all_reduce(tensor, ReduceOp::Sum)?; } Ok(node.broadcast(tensor, Rank::ZERO)?) =>
+    node.all_reduce(tensor, ReduceOp::Sum)?;
+    drop(among_leaders);
+    Ok(group.all_reduce(tensor, ReduceOp::Sum)?)
+)]
+pub fn all_in_second_step() {}
+
+/// Adds up among the leaders twice.
+#[edit({ leaders.all_reduce(tensor, ReduceOp::Sum)?; } => { leaders.all_reduce(tensor, ReduceOp::Sum)?; leaders.all_reduce(tensor, ReduceOp::Sum)?; })]
+pub fn leaders_twice() {}
 
 /// Reduces among the leaders, which leaves the sum on the first one.
 #[edit(leaders.all_reduce(tensor, ReduceOp::Sum) => leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum))]

@@ -164,7 +164,8 @@ fn given((epochs, steps, save_every, kills): &Case) -> String {
             kill => format!("killed after {kill} steps"),
         })
         .collect();
-    format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}; {}", ends.join(", then "))
+    let job = format!("{epochs} epochs of {steps} steps, a snapshot every {save_every}");
+    if ends.is_empty() { format!("{job}; not killed") } else { format!("{job}; {}", ends.join(", then ")) }
 }
 
 fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<()> {

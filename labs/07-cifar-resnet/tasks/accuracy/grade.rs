@@ -124,8 +124,8 @@ fn check(counts: &[Vec<Counts>], observed: &[f64]) -> anyhow::Result<()> {
             )
             .diagnose_if(
                 !differ && counts.concat().len() == counts.len() && (seen / right - 1.0).abs() < 0.004,
-                "nearly right: half precision has only even numbers beyond 2048, and bfloat16 beyond 256, so neither can count pictures. \
-                 Sum whole numbers, or in Double",
+                "nearly right: are the pictures counted in whole numbers, or in Double? Half precision has only even numbers beyond 2048, and \
+                 bfloat16 beyond 256, so neither can count them",
             )
             .or_fail("divide the right predictions of all ranks by the pictures of all ranks")?;
     }

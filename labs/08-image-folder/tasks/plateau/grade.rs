@@ -1,11 +1,12 @@
 //! Grades `plateau`: compares the rate after each epoch with the rule of `ReduceLROnPlateau` (`torch/optim/lr_scheduler.py`).
 
-use lockstep_grading::{Claim, Runner};
+use lockstep_grading::{Claim, Runner, causes, close};
 
 /// Rate, factor, patience, losses. `None` stands for NaN.
 type Case = (f64, f64, u64, Vec<Option<f64>>);
 
 const THRESHOLD: f64 = 1e-4;
+const TOLERANCE: f64 = 1e-12;
 
 /// A common mistake.
 #[derive(Clone, Copy, PartialEq)]
@@ -22,6 +23,7 @@ enum Flaw {
     Absolute,
     Creeping,
     NewBest,
+    NewBestAtReduction,
     SkipsNan,
     FromInfinity,
     OrEqual,
@@ -45,7 +47,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     cases.insert(1, worsening(7));
     cases.push((0.5, factor, 0, [0.0, 0.1, 0.05, -0.5, -0.4].map(|by| Some(first + by)).into()));
     let outputs = runner.call::<_, Vec<f64>>(1, &cases)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+    let causes = causes(&FLAWS, |flaw| {
+        cases.iter().enumerate().all(|(number, case)| close(&rates(case, *flaw), outputs.of(0, number), TOLERANCE))
+    });
+    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number), &causes))
 }
 
 /// The losses of all cases for a schedule of this rate, factor and patience. The first loss of most is `first`; in one, the losses fall by the
@@ -78,76 +83,77 @@ fn cases((rate, factor, patience): (f64, f64, usize), first: f64, creep: f64) ->
     losses.into_iter().map(|losses| (rate, factor, patience as u64, losses)).collect()
 }
 
-fn check(case: &Case, observed: &[f64]) -> anyhow::Result<()> {
+const LATE: &str = "an epoch late: count the epoch first, and then compare";
+const NEW_BEST: &str = "the best loss is forgotten at a reduction: then a later loss counts as better, although it is worse than the best. Only the \
+                        count starts again";
+
+const FLAWS: [(Flaw, &str); 16] = [
+    (
+        Flaw::Impatient,
+        "an epoch early: `patience` epochs without improvement are allowed, and the next one reduces the rate, so compare with > and not \
+         with >=",
+    ),
+    (Flaw::Patient, LATE),
+    (Flaw::CountsAfter, LATE),
+    (Flaw::NoNewCount, "reduced in every epoch once the patience has run out: reset the count after a reduction"),
+    (Flaw::AddsUp, "all bad epochs are counted: count only those in a row, and let a better epoch reset the count"),
+    (
+        Flaw::AgainstTheLast,
+        "compared with the previous epoch: compare with the best loss so far. A loss can be lower than the previous one and still not be an \
+         improvement",
+    ),
+    (
+        Flaw::AnyBetter,
+        "any fall counts, however small: a better loss is less than best * (1 - THRESHOLD), or noise keeps the rate up forever",
+    ),
+    (
+        Flaw::NotANumber,
+        "NaN counts as better: every comparison with it is false, so test whether the loss is better, not whether it is worse",
+    ),
+    (Flaw::SkipsNan, "an epoch with a loss of NaN is not counted: count it as a bad one, since NaN is never better"),
+    (
+        Flaw::Absolute,
+        "the threshold was subtracted as it is: it is a fraction of the best loss, so a better loss is less than best * (1 - THRESHOLD). \
+         Small losses fall by less than 0.0001 and are better all the same",
+    ),
+    (
+        Flaw::Creeping,
+        "the best loss moved with a loss that was not better: only a loss that is less than best * (1 - THRESHOLD) becomes the best. \
+         Otherwise many small falls never add up to a large one",
+    ),
+    (Flaw::NewBest, NEW_BEST),
+    (Flaw::NewBestAtReduction, NEW_BEST),
+    (
+        Flaw::FromInfinity,
+        "no loss is better, not even the first: a fall from infinity, divided by infinity, is NaN. Compare with best * (1 - THRESHOLD), which \
+         is infinite as well",
+    ),
+    (
+        Flaw::OrEqual,
+        "a loss that equals best * (1 - THRESHOLD), as 0 does after 0, counts as better: a better loss is less than that",
+    ),
+    (
+        Flaw::Complement,
+        "the rate loses the part `factor` of itself: a reduction multiplies it by the factor, which is the part that is left",
+    ),
+];
+
+fn check(case: &Case, observed: &[f64], causes: &[&str]) -> anyhow::Result<()> {
     let (rate, factor, patience, losses) = case;
-    let is = |flaw| lockstep_grading::close(&rates(case, flaw), observed, 1e-12);
+    let right = rates(case, Flaw::None);
     let listed: Vec<String> =
         losses.iter().map(|loss| loss.map_or("NaN".into(), |loss| format!("{loss:.6}"))).collect();
-    Claim::close(&rates(case, Flaw::None), observed, 1e-12)
+    let first = right.iter().zip(observed).position(|(right, seen)| (right - seen).abs() > TOLERANCE).unwrap_or(0);
+    Claim::close(&right, observed, TOLERANCE)
         .given(format!("rate {rate}, factor {factor}, patience {patience}, losses {}", listed.join(" ")))
-        .diagnose_if(
-            is(Flaw::SkipsNan) && !is(Flaw::NotANumber),
-            "an epoch with a loss of NaN is not counted: count it as a bad one, since NaN is never better",
-        )
-        .diagnose_if(
-            is(Flaw::Impatient),
-            format!(
-                "an epoch early: {patience} epochs without improvement are allowed, and the next one reduces the rate, so compare with > \
-                 and not with >="
-            ),
-        )
-        .diagnose_if(is(Flaw::Patient) || is(Flaw::CountsAfter), "an epoch late: count the epoch first, and then compare")
-        .diagnose_if(
-            is(Flaw::NoNewCount),
-            "reduced in every epoch once the patience has run out: reset the count after a reduction",
-        )
-        .diagnose_if(is(Flaw::AddsUp), "all bad epochs are counted: count only those in a row, and let a better epoch reset the count")
-        .diagnose_if(
-            is(Flaw::Creeping),
-            "the best loss moved with a loss that was not better: only a loss that is less than best * (1 - THRESHOLD) becomes the best. \
-             Otherwise many small falls never add up to a large one",
-        )
-        .diagnose_if(
-            is(Flaw::AgainstTheLast),
-            "compared with the previous epoch: compare with the best loss so far. A loss can be lower than the previous one and still not \
-             be an improvement",
-        )
-        .diagnose_if(
-            is(Flaw::AnyBetter),
-            "any fall counts, however small: a better loss is less than best * (1 - THRESHOLD), or noise keeps the rate up forever",
-        )
-        .diagnose_if(
-            is(Flaw::FromInfinity),
-            "no loss is better, not even the first: a fall from infinity, divided by infinity, is NaN. Compare with best * (1 - \
-             THRESHOLD), which is infinite as well",
-        )
-        .diagnose_if(
-            is(Flaw::NotANumber),
-            "NaN counts as better: every comparison with it is false, so test whether the loss is better, not whether it is worse",
-        )
-        .diagnose_if(
-            is(Flaw::Absolute),
-            "the threshold was subtracted as it is: it is a fraction of the best loss, so a better loss is less than best * (1 - \
-             THRESHOLD). Small losses fall by less than 0.0001 and are better all the same",
-        )
-        .diagnose_if(
-            is(Flaw::NewBest),
-            "the best loss is forgotten at a reduction: then a later loss counts as better, although it is worse than the best. Only the \
-             count starts again",
-        )
-        .diagnose_if(
-            is(Flaw::OrEqual),
-            "a loss that equals best * (1 - THRESHOLD), as 0 does after 0, counts as better: a better loss is less than that",
-        )
-        .diagnose_if(
-            is(Flaw::Complement),
-            "the rate loses the part `factor` of itself: a reduction multiplies it by the factor, which is the part that is left",
-        )
+        .causes(causes)
         .diagnose_if(
             observed.iter().any(|now| now > rate),
             "the rate rises: a reduction multiplies it by the factor, which is less than 1",
         )
-        .or_fail("these are not the rates of ReduceLROnPlateau")
+        .or_fail(format!(
+            "these are not the rates of ReduceLROnPlateau: the first difference is after epoch {first}, counted from 0"
+        ))
 }
 
 /// The rate after each epoch.
@@ -164,9 +170,10 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
             Flaw::FromInfinity => f64::NEG_INFINITY,
             _ => best * (1.0 - THRESHOLD),
         };
-        let late = bad > *patience;
         let also = flaw == Flaw::NotANumber && loss.is_nan() || flaw == Flaw::OrEqual && loss == bound;
-        if loss < bound || also {
+        let better = loss < bound || also;
+        let late = bad > *patience && !better;
+        if better {
             best = loss;
             bad = if flaw == Flaw::AddsUp { bad } else { 0 };
         } else {
@@ -182,7 +189,11 @@ fn rates((rate, factor, patience, losses): &Case, flaw: Flaw) -> Vec<f64> {
         };
         if time {
             rate *= if flaw == Flaw::Complement { 1.0 - factor } else { *factor };
-            best = if flaw == Flaw::NewBest { f64::INFINITY } else { best };
+            best = match flaw {
+                Flaw::NewBest => f64::INFINITY,
+                Flaw::NewBestAtReduction => loss,
+                _ => best,
+            };
             bad = match flaw {
                 Flaw::NoNewCount => bad,
                 Flaw::CountsAfter => 1,

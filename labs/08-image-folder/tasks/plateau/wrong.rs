@@ -98,6 +98,11 @@ pub fn fixed_patience() {}
 #[edit(loss < schedule.best => loss <= schedule.best)]
 pub fn or_equal() {}
 
+/// Reduces an epoch early, and takes any fall as better.
+#[edit(schedule.best * (1.0 - THRESHOLD) => schedule.best)]
+#[edit(schedule.bad > schedule.patience => schedule.bad >= schedule.patience)]
+pub fn impatient_and_any_better() {}
+
 /// Right: subtracts the threshold and sets the count in one place.
 pub fn one_count(schedule: &mut Plateau, loss: f64) {
     let better =

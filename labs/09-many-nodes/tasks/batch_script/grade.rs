@@ -76,6 +76,10 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     let place = one(&["rdzv-endpoint", "master-addr"]).map(|text| text.rsplit_once(':').map_or(text, |(host, _)| host));
     claim(host_file || place == Some(&*hosts[0]), &format!("all launchers meet at {}", hosts[0]))
         .diagnose_if(
+            places.iter().all(Option::is_none),
+            "the launchers have no address at which to meet: pass the first node to each, with --rdzv-endpoint",
+        )
+        .diagnose_if(
             places.iter().all(|place| place.is_none_or(|text| text.is_empty() || text.starts_with(':'))),
             "the launchers have no address at which to meet: variables that the script exports are not set on other nodes, so the shell \
              there expands them to nothing. Pass the address as an argument",
@@ -91,8 +95,8 @@ fn check((hosts, id): &Input, ended: &Ended) -> anyhow::Result<()> {
     claim(host_file || nodes == Some(&*right), &format!("--nnodes={right} everywhere"))
         .diagnose_if(
             slots,
-            "--nnodes counts the lines of the host file, where a node has a line for each slot: the launchers wait for nodes that do not \
-             exist",
+            "--nnodes is larger than the number of nodes, and the launchers wait for nodes that do not exist. The host file has a line for each \
+             slot of a node: count different lines",
         )
         .or_fail("all launchers must have the job's number of nodes")?;
     claim(of(&["rdzv-id"]).len() == 1, "the same --rdzv-id everywhere").or_fail(

@@ -26,6 +26,15 @@ pbsdsh -- bash -c 'lockstep run --nnodes=$nodes --nproc-per-node=2 --rdzv-id=$PB
 "#
 }
 
+/// Names no address.
+pub fn no_address() -> &'static str {
+    r#"#!/bin/bash
+#PBS -l select=2:ncpus=4:mpiprocs=1
+nodes=$(wc -l <"$PBS_NODEFILE")
+pbsdsh -- lockstep run --nnodes=$nodes --nproc-per-node=2 --rdzv-id=$PBS_JOBID --rdzv-backend=c10d train
+"#
+}
+
 /// Lets each node meet with itself.
 pub fn own_endpoint() -> &'static str {
     r#"#!/bin/bash

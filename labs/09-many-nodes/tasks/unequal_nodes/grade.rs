@@ -41,7 +41,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner.call::<_, Found>(1, &absent).map_err(|error| explain(error, why))?;
     for (at, (workers, node, local, _)) in absent.iter().enumerate() {
         let found = outputs.of(0, at);
-        Claim::that(found.is_err(), "an error", format!("{found:?}"))
+        Claim::that(found.is_err(), "an error", words(found))
             .given(format!("nodes of {workers:?} workers; node {node}, local rank {local}"))
             .or_fail("there is no such process: it would take the rank of another, or one outside the world")?;
     }
@@ -118,7 +118,7 @@ fn check(workers: &[usize], samples: usize, found: &[&Found], causes: &[&str]) -
     let unused = (0..samples).find(|at| !placed.iter().any(|place| place.2.contains(at)));
     for (rank, (input, one)) in places(workers, samples).iter().zip(found).enumerate() {
         let right = right(input);
-        let claim = Claim::equal(&Ok::<_, String>(right.clone()), *one).given(format!(
+        let claim = Claim::that(one.as_ref() == Ok(&right), words(&Ok(right.clone())), words(one)).given(format!(
             "nodes of {workers:?} workers, {}; node {}, local rank {}",
             counted(samples, "sample"),
             input.1,
@@ -180,6 +180,13 @@ fn check(workers: &[usize], samples: usize, found: &[&Found], causes: &[&str]) -
             .or_fail("a rank's positions begin with its own number and are a world size apart")?;
     }
     Ok(())
+}
+
+fn words(found: &Found) -> String {
+    match found {
+        Ok((rank, world, positions)) => format!("rank {rank} of {world}, positions {positions:?}"),
+        Err(error) => format!("the error \"{error}\""),
+    }
 }
 
 fn why(finding: &Finding) -> Option<String> {

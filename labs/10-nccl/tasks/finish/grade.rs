@@ -109,6 +109,10 @@ fn check(
         .on_rank(rank)
         .given(given)
         .diagnose_if(
+            ended == Ended::Aborted && works,
+            "the answer returns `Aborted`, and it has aborted nothing: ask the event until it is reached",
+        )
+        .diagnose_if(
             ended == Ended::Aborted,
             "the operation was aborted although it would have ended: do not abort because of a late rank before `patience` has passed",
         )

@@ -29,6 +29,11 @@ pub fn at_once(comm: &Comm, done: &Event, _: Duration) -> Result<Ended> {
     Ok(Ended::Aborted)
 }
 
+/// Gives up at once, without aborting.
+pub fn gives_up_at_once(_: &Comm, _: &Event, _: Duration) -> Result<Ended> {
+    Ok(Ended::Aborted)
+}
+
 /// Mistakes the end of an aborted operation for success.
 #[edit(comm.check().is_err() || => )]
 #[edit(; return Ok(Ended::Aborted) => )]
@@ -73,6 +78,11 @@ pub fn watchdog_thread(comm: &Comm, done: &Event, patience: Duration) -> Result<
         let _ = ended.send(());
         watchdog.join().map_or_else(|_| anyhow::bail!("the watchdog panicked"), |ended| Ok(ended?))
     })
+}
+
+/// Waits a second more.
+pub fn grace(comm: &Comm, done: &Event, patience: Duration) -> Result<Ended> {
+    crate::finish::finish(comm, done, patience + Duration::from_secs(1))
 }
 
 /// Waits twice as long.

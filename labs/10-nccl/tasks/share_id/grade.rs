@@ -64,7 +64,7 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined], causes: &[
     let numbers: Vec<usize> = comms.iter().map(|(number, _)| *number).collect();
     let given =
         format!("communicators {numbers:?}; rank {late} asks when the others have both ids, for the last one first");
-    Claim::that((0..RANKS).all(|rank| ids(rank) == ids(0)), "the same ids on all ranks", listed(found))
+    Claim::that((0..RANKS).all(|rank| ids(rank) == ids(0)), "the same ids on all ranks", format!("checksums of the ids: {}", listed(found)))
         .given(&*given)
         .verdict(Verdict::RanksDisagree)
         .causes(causes)
@@ -87,8 +87,8 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined], causes: &[
     Ok(())
 }
 
-const AS_TEXT: &str = "an id did not arrive as it was made: it is 128 bytes of any value, including zeros and bytes that are not valid \
-    text, so it cannot be sent as text";
+const AS_TEXT: &str = "an id did not arrive as it was made. All of its 128 bytes count, and they have any value, also zero and what is no valid \
+    text: set and get them as bytes";
 
 /// The bytes up to the first zero, and then zeros.
 fn cut(id: &[u8]) -> Vec<u8> {
@@ -97,12 +97,9 @@ fn cut(id: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The end of what is not zero in each id, which differs from id to id.
+/// A checksum of each id: ids may differ in any byte.
 fn listed(found: &[&Joined]) -> String {
-    let id = |id: &Vec<u8>| {
-        let bytes: Vec<String> = id.iter().filter(|byte| **byte != 0).map(|byte| format!("{byte:02x}")).collect();
-        format!("…{}", bytes[bytes.len().saturating_sub(4)..].concat())
-    };
+    let id = |id: &Vec<u8>| format!("{:08x}", crc32fast::hash(id));
     let rank = |(rank, (ids, _)): (usize, &&Joined)| {
         format!("rank {rank}: {}", ids.iter().map(id).collect::<Vec<_>>().join(", "))
     };
@@ -124,7 +121,7 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         let says = |words: &str| finding.diagnosis.contains(words);
         match finding.verdict {
-            Verdict::Hang => Some(
+            Verdict::Hang if finding.ranks_wait() => Some(
                 "a rank waits for something that never comes: a key that no rank sets, or that was deleted before all ranks had read it, or \
                  a rank that asks for another id first. The rank that makes an id sets its key and returns, and all others get the same key"
                     .into(),

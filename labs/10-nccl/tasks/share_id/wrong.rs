@@ -50,6 +50,11 @@ pub fn as_text(store: &Store, rank: usize, number: usize) -> Result<UniqueId> {
     parsed(&bytes)
 }
 
+/// Sends the first half of the bytes.
+#[edit(UniqueId::new()?.bytes() => &UniqueId::new()?.bytes()[..UniqueId::BYTES / 2])]
+#[edit(UniqueId::from_bytes(&store.get(&key)?) => UniqueId::from_bytes(&[store.get(&key)?, vec![1; UniqueId::BYTES / 2]].concat()))]
+pub fn first_half() {}
+
 /// Sends the bytes as UTF-8, which replaces invalid ones.
 #[edit(UniqueId::new()?.bytes() => String::from_utf8_lossy(UniqueId::new()?.bytes()).as_bytes())]
 pub fn as_utf8() {}

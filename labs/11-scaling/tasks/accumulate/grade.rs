@@ -30,8 +30,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let ranks: Vec<Vec<Micro>> = (0..RANKS).map(|_| sizes.iter().map(|size| micro(*size)).collect()).collect();
     let outputs = runner.call::<_, Counted>(RANKS, &[&ranks])?;
     let given = format!("micro-batches of {sizes:?} samples on each of {RANKS} ranks");
+    let all: Vec<&Counted> = outputs.all(0).collect();
     for (rank, found) in outputs.all(0).enumerate() {
-        check_gradient(&given, &ranks, rank, found)?;
+        check_gradient(&given, &ranks, rank, &all)?;
         check_cost(&given, &sizes, rank, found)?;
     }
     Ok(())
@@ -50,59 +51,65 @@ fn gradient(micro: &[Micro], share: impl Fn(&Micro) -> f64) -> Vec<f64> {
     sum
 }
 
-fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, found: &Counted) -> anyhow::Result<()> {
+fn check_gradient(given: &str, ranks: &[Vec<Micro>], rank: usize, all: &[&Counted]) -> anyhow::Result<()> {
     let samples = |micro: &[Micro]| micro.iter().map(|(_, targets)| targets.len()).sum::<usize>() as f64;
     let whole = |micro: &[Micro]| gradient(micro, |(_, targets)| targets.len() as f64 / samples(micro));
     let mean = |of: &dyn Fn(&[Micro]) -> Vec<f64>| -> Vec<f64> {
         let each: Vec<Vec<f64>> = ranks.iter().map(|micro| of(micro)).collect();
         (0..WEIGHTS).map(|which| each.iter().map(|of| of[which]).sum::<f64>() / RANKS as f64).collect()
     };
-    let is = |other: &[f64]| close(other, &found.result.0, TOLERANCE);
+    let found = all[rank];
+    let is = |other: &[f64]| all.iter().all(|found| close(other, &found.result.0, TOLERANCE));
+    let each_is =
+        |of: &dyn Fn(usize) -> Vec<f64>| (0..RANKS).all(|rank| close(&of(rank), &all[rank].result.0, TOLERANCE));
     let passes = ranks[0].len();
-    let own = is(&whole(&ranks[rank]));
-    // The mean of the first micro-batches, and the rest of this rank alone.
+    let own = each_is(&|rank| whole(&ranks[rank]));
+    // The mean of the first micro-batches, and the rest of the rank alone.
     let of_first = |micro: &[Micro]| gradient(&micro[..1], |(_, targets)| targets.len() as f64 / samples(micro));
-    let (first, rest) = (mean(&of_first), (whole(&ranks[rank]), of_first(&ranks[rank])));
-    let only_first: Vec<f64> = (0..WEIGHTS).map(|which| first[which] + rest.0[which] - rest.1[which]).collect();
+    let only_first = each_is(&|rank| {
+        let (first, own, of_own) = (mean(&of_first), whole(&ranks[rank]), of_first(&ranks[rank]));
+        (0..WEIGHTS).map(|which| first[which] + own[which] - of_own[which]).collect()
+    });
+    let added_up = is(&mean(&|micro| gradient(micro, |_| 1.0)));
     Claim::close(&mean(&whole), &found.result.0, TOLERANCE)
         .on_rank(rank)
         .given(given)
-        .verdict(if own || is(&only_first) { Verdict::RanksDisagree } else { Verdict::WrongValue })
-        .diagnose_if(
+        .verdict(if own || only_first { Verdict::RanksDisagree } else { Verdict::WrongValue })
+        .cause_if(
             own,
             "this is the rank's own gradient: nothing was exchanged, so the models drift apart. The last pass has to exchange",
         )
-        .diagnose_if(
-            is(&only_first),
+        .cause_if(
+            only_first,
             "only the first pass has exchanged its gradient, and those after it were added on this rank alone: let the last pass run \
              outside of no_sync, since a pass exchanges all that was added up so far",
         )
-        .diagnose_if(
-            is(&mean(&|micro| gradient(micro, |_| 1.0))) && found.calls > 1,
+        .cause_if(
+            added_up && found.calls > 1,
             "the means of all micro-batches are added up, so the step is as many times too large as there are micro-batches; and gradients \
              are exchanged in each pass",
         )
-        .diagnose_if(
-            is(&mean(&|micro| gradient(micro, |_| 1.0))),
+        .cause_if(
+            added_up && found.calls <= 1,
             "the means of all micro-batches are added up, so the step is as many times too large as there are micro-batches: weight each by \
              its share of the samples",
         )
-        .diagnose_if(
+        .cause_if(
             is(&mean(&|micro| gradient(micro, |_| 1.0 / passes as f64))),
             "each micro-batch has the same weight, so the samples of the last one, which has fewer, count for more than the others",
         )
-        .diagnose_if(is(&mean(&|micro| whole(&micro[..passes - 1]))), "the last micro-batch is left out")
-        .diagnose_if(
+        .cause_if(is(&mean(&|micro| whole(&micro[..passes - 1]))), "the last micro-batch is left out")
+        .cause_if(
             is(&mean(&whole).iter().map(|number| number / RANKS as f64).collect::<Vec<_>>()),
             "this is divided by the number of ranks twice: DDP's exchange is a mean over the ranks already, so divide only by the rank's \
              own samples",
         )
-        .diagnose_if(
+        .cause_if(
             is(&mean(&|micro| gradient(micro, |(_, targets)| targets.len() as f64 / (micro[0].1.len() * passes) as f64))),
             "all micro-batches were counted with the length of the first, and the last one has fewer samples: divide by the sum of their \
              lengths",
         )
-        .diagnose_if(
+        .cause_if(
             is(&mean(&|micro| {
                 let again = gradient(&micro[..1], |_| 1.0);
                 whole(micro).iter().zip(&again).map(|(sum, again)| sum + again).collect()

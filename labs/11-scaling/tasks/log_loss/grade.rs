@@ -22,8 +22,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .collect();
     let outputs = runner.call::<_, Counted>(RANKS, &[(&losses, every)])?;
     let given = format!("{} on {RANKS} ranks, a line for {}", counted(steps, "step"), counted(every, "step"));
-    for (rank, found) in outputs.all(0).enumerate() {
-        check_values(&given, &losses, every, rank, &found.result.0, &outputs.of(0, 0).result.0)?;
+    let all: Vec<&[f64]> = outputs.all(0).map(|found| &found.result.0[..]).collect();
+    for rank in 0..RANKS {
+        check_values(&given, &losses, every, rank, &all)?;
     }
     let lines = steps.div_ceil(every) as u64;
     for (rank, found) in outputs.all(0).enumerate() {
@@ -55,14 +56,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_values(
-    given: &str,
-    losses: &[Vec<f64>],
-    every: usize,
-    rank: usize,
-    found: &[f64],
-    of_rank_0: &[f64],
-) -> anyhow::Result<()> {
+fn check_values(given: &str, losses: &[Vec<f64>], every: usize, rank: usize, all: &[&[f64]]) -> anyhow::Result<()> {
     let mean = |numbers: &[f64]| numbers.iter().sum::<f64>() / numbers.len() as f64;
     let lines = |of: &dyn Fn(&[f64]) -> f64| -> Vec<Vec<f64>> {
         losses.iter().map(|losses| losses.chunks(every).map(of).collect()).collect()
@@ -75,29 +69,31 @@ fn check_values(
         .iter()
         .map(|losses| (1..=expected.len()).map(|line| mean(&losses[..losses.len().min(line * every)])).collect())
         .collect();
-    let is = |other: &[f64]| close(other, found, 1e-9);
+    let found = all[rank];
+    let is = |other: &[f64]| all.iter().all(|found| close(other, found, 1e-9));
+    let own = all.iter().zip(lines(&mean)).all(|(found, own)| close(&own, found, 1e-9));
     let over_all = |values: &[f64]| values.iter().map(|value| value * RANKS as f64).collect::<Vec<_>>();
     let sums = over_ranks(lines(&|losses| losses.iter().sum()));
     let whole = &expected[..expected.len() - 1];
     Claim::close(&expected, found, 1e-9)
         .on_rank(rank)
         .given(given)
-        .diagnose_if(is(&lines(&mean)[rank]), "this is the rank's own loss: the log is that of all ranks")
-        .verdict(if is(&lines(&mean)[rank]) { Verdict::RanksDisagree } else { Verdict::WrongValue })
-        .diagnose_if(
+        .cause_if(own, "this is the rank's own loss: the log is that of all ranks")
+        .verdict(if all.iter().all(|other| close(found, other, 1e-9)) { Verdict::WrongValue } else { Verdict::RanksDisagree })
+        .cause_if(
             is(&over_ranks(lines(&|losses| losses[losses.len() - 1]))),
             "a line covers all of its steps, and this is the loss of the last one of them",
         )
         .diagnose_if(
-            rank > 0 && close(&expected, of_rank_0, 1e-9),
+            rank > 0 && close(&expected, all[0], 1e-9),
             "rank 0 has the log, and this rank does not: `reduce` leaves the sum on one rank, and the log is needed on every rank",
         )
-        .diagnose_if(
+        .cause_if(
             is(&over_all(&expected)) || is(&over_all(&sums)),
             format!("the sum over the ranks, not their mean: divide by the number of ranks, {RANKS}, too"),
         )
-        .diagnose_if(is(&sums), "the sum over the steps of a line, not their mean: divide by the number of its steps, too")
-        .diagnose_if(
+        .cause_if(is(&sums), "the sum over the steps of a line, not their mean: divide by the number of its steps, too")
+        .cause_if(
             is(&over_ranks(so_far)),
             "each line covers all steps from the first on: its sum must begin again with every line",
         )

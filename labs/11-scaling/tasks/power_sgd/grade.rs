@@ -1,6 +1,6 @@
 //! Grades `power_sgd`: the results of some steps, what they leave out, and the bytes that they send.
 
-use lockstep_grading::{Claim, Finding, Inputs, Numbers, Runner, Verdict, close, explain};
+use lockstep_grading::{Claim, Finding, Inputs, Numbers, Runner, Verdict, causes, close, explain};
 use serde::Deserialize;
 
 const RANKS: usize = 3;
@@ -88,19 +88,24 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let of = |way| follow(way, right.clone(), &steps);
     let (expected, left_out) = of(Way::Right);
     let whole: Vec<f64> = steps.iter().flat_map(|step| mean(step.iter().cloned()).concat()).collect();
-    let others: Vec<(Vec<f64>, &str)> = WAYS.iter().map(|(way, says)| (of(*way).0, *says)).collect();
-    // Of results that grow from step to step, as some wrong ones do, rounding leaves no common digits in the end.
+    let others: Vec<(Vec<f64>, &'static str)> = WAYS.iter().map(|(way, says)| (of(*way).0, *says)).collect();
+    // In the first step that a mistake changes, and in the next. Of results that grow from step to step, as some wrong ones do, rounding leaves
+    // no common digits in the end.
     let begins = |other: &[f64], result: &[f64]| {
         let differ = (0..STEPS).find(|step| !close(of_step(&expected, *step), of_step(other, *step), TOLERANCE));
-        (0..=differ.unwrap_or(0)).all(|step| close(of_step(other, step), of_step(result, step), TOLERANCE))
+        (0..STEPS.min(differ.unwrap_or(0) + 2)).all(|step| {
+            let other = of_step(other, step);
+            close(other, of_step(result, step), TOLERANCE * other.iter().fold(1.0, |most, one| one.abs().max(most)))
+        })
     };
     let results: Vec<Vec<f64>> = found.iter().map(|counted| flat(counted)).collect();
+    let causes = causes(&others, |other| results.iter().all(|result| begins(other, result)));
     let apart = results.iter().any(|other| !close(&results[0], other, TOLERANCE));
     for (rank, result) in results.iter().enumerate() {
         let (wanted, observed) = shown(&expected, result);
         let claim = Claim::that(close(&expected, result, TOLERANCE), wanted, observed).on_rank(rank).given(&given);
-        let claim = others.iter().fold(claim, |claim, (other, says)| claim.diagnose_if(begins(other, result), *says));
         claim
+            .causes(&causes)
             .diagnose_if(
                 close(&whole, result, TOLERANCE),
                 "this is the mean of the whole gradients, so nothing is left out of it: send left and right in its place",

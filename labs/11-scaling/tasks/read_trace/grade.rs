@@ -225,13 +225,29 @@ const OTHER_TIMES: [(OfEachRank, &str); 4] = [
 
 fn check_overlap(case: &ReadTraceCase, found: &Reading, all: &[(&ReadTraceCase, &Reading)]) -> anyhow::Result<()> {
     let is = |found: &Reading, overlap: f64| found.overlap.is_some_and(|found| (overlap - found).abs() < 0.1);
-    let all_are = |wrong: fn(f64) -> f64| all.iter().all(|(case, found)| is(found, wrong(case.exposed_part())));
+    let all_are = |wrong: fn(&ReadTraceCase) -> f64| all.iter().all(|(case, found)| is(found, wrong(case)));
     let overlap = 100.0 * (1.0 - case.exposed_part());
     let observed = found.overlap.unwrap_or(f64::NAN);
     Claim::that(is(found, overlap), format!("an overlap of {overlap:.1} %"), format!("{observed:.3}"))
         .given(case.given())
-        .cause_if(all_are(|part| 100.0 * part), "that is the exposed part: the overlap is the other one")
-        .cause_if(all_are(|part| 1.0 - part), "that is a part of 1, and a percentage was asked for")
+        .cause_if(all_are(|case| 100.0 * case.exposed_part()), "that is the exposed part: the overlap is the other one")
+        .cause_if(all_are(|case| 1.0 - case.exposed_part()), "that is a part of 1, and a percentage was asked for")
+        .cause_if(
+            all_are(|case| {
+                let parts = case.exposed().into_iter().zip(case.communicates());
+                100.0 * (1.0 - parts.map(|(exposed, all)| exposed / all).sum::<f64>() / case.ranks as f64)
+            }),
+            "that is the mean of the ranks' percentages, in which a rank that communicates little counts as much as others: add up the times \
+             of all ranks, and divide once",
+        )
+        .cause_if(
+            all_are(|case| {
+                let buckets = case.spans.iter().filter(|span| span.kind == "communication");
+                let each: usize = buckets.map(|span| span.end - span.begin).sum();
+                100.0 * (1.0 - case.exposed().iter().sum::<f64>() / each as f64)
+            }),
+            "the lengths of all buckets are added up, so a moment in which two are in progress counts twice in the whole time: count it once",
+        )
         .or_fail("the overlap is the hidden part of all time with communication, over all ranks, each moment once")
 }
 

@@ -100,6 +100,24 @@ pub fn other_part(json: &str) -> Result<Reading> {
     Ok(Reading { overlap: 100.0 - right.overlap, ..right })
 }
 
+/// Averages the ranks' percentages.
+pub fn mean_of_percentages(json: &str) -> Result<Reading> {
+    let spans = spans(json)?;
+    let right = reading(&spans, computes);
+    let all = |rank: usize| covered(&spans, |span| span.rank == rank && span.kind == Kind::Communication);
+    let parts: Vec<f64> = right.exposed.iter().enumerate().map(|(rank, exposed)| exposed / all(rank)).collect();
+    Ok(Reading { overlap: 100.0 * (1.0 - parts.iter().sum::<f64>() / parts.len() as f64), ..right })
+}
+
+/// Adds up the lengths of all buckets.
+pub fn lengths_of_buckets(json: &str) -> Result<Reading> {
+    let spans = spans(json)?;
+    let right = reading(&spans, computes);
+    let buckets = spans.iter().filter(|span| span.kind == Kind::Communication);
+    let each: f64 = buckets.map(|span| span.end - span.begin).sum();
+    Ok(Reading { overlap: 100.0 * (1.0 - right.exposed.iter().sum::<f64>() / each), ..right })
+}
+
 /// Returns a part of 1, not a percentage.
 pub fn part_of_one(json: &str) -> Result<Reading> {
     let right = reading(&spans(json)?, computes);

@@ -44,36 +44,52 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .collect();
     let inputs: Vec<(&Vec<(usize, f64)>, usize)> = cases.iter().map(|case| (&case.times, case.ranks)).collect();
     let outputs = runner.call::<_, SpeedUp>(1, &inputs)?;
-    cases.iter().enumerate().try_for_each(|(number, case)| check(case, outputs.of(0, number)))
+    let all: Vec<(&SpeedUpCase, &SpeedUp)> =
+        cases.iter().enumerate().map(|(number, case)| (case, outputs.of(0, number))).collect();
+    all.iter().try_for_each(|(case, found)| check(case, found, &all))
 }
 
-fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
+impl SpeedUpCase {
+    /// On the most ranks that were measured, if one rank takes this long.
+    fn efficiency(&self, one: f64) -> f64 {
+        let (most, time) = self.times[self.times.len() - 1];
+        one / time / most as f64
+    }
+}
+
+/// `all` are all cases, and what was found for them.
+fn check(case: &SpeedUpCase, found: &SpeedUp, all: &[(&SpeedUpCase, &SpeedUp)]) -> anyhow::Result<()> {
     let times: Vec<String> =
         case.times.iter().map(|(ranks, time)| format!("{}: {time:.2} s", counted(*ranks, "rank"))).collect();
     let given = format!("{}; predict {}", times.join(", "), counted(case.ranks, "rank"));
     let number = |number: Option<f64>| number.unwrap_or(f64::NAN);
     let serial = number(found.serial);
-    let (most, time) = case.times[case.times.len() - 1];
-    let efficiency = case.one / time / most as f64;
+    let most = case.times[case.times.len() - 1].0;
+    let efficiency = case.efficiency(case.one);
     let is = |found: f64, right: f64| (found / right - 1.0).abs() <= RELATIVE;
+    let serial_is =
+        |wrong: fn(&SpeedUpCase) -> f64| all.iter().all(|(case, found)| is(number(found.serial), wrong(case)));
+    let efficiency_is =
+        |wrong: fn(&SpeedUpCase) -> f64| all.iter().all(|(case, found)| is(number(found.efficiency), wrong(case)));
     Claim::that(
         (serial - case.serial).abs() <= SERIAL,
         format!("serial share {:.3}, within {SERIAL}", case.serial),
         format!("{serial:.3}"),
     )
     .given(&given)
-    .diagnose_if(
-        is(serial, 1.0 - efficiency),
+    .cause_if(
+        serial_is(|case| 1.0 - case.efficiency(case.one)),
         "that is the difference between the efficiency and 1, which grows with the number of ranks: the serial share is a property of the \
          work alone",
     )
-    .diagnose_if(
-        is(serial, case.serial * case.one),
+    .cause_if(
+        serial_is(|case| case.serial * case.one),
         "that is A, the seconds that more ranks do not shorten: the share is A / (A + B), since one rank takes A + B",
     )
     .diagnose_if(
         case.times[0].0 > 1,
-        "the smallest run has several ranks, so its time is not that of one rank: one rank takes A + B, even if that could not be measured",
+        "is the time of the smallest run taken for that of one rank? It has several: one rank takes A + B, even if that could not be \
+         measured",
     )
     .or_fail("this is not A / (A + B) of the line through the times")?;
     let observed = number(found.efficiency);
@@ -83,12 +99,12 @@ fn check(case: &SpeedUpCase, found: &SpeedUp) -> anyhow::Result<()> {
         format!("{observed:.3}"),
     )
     .given(&given)
-    .diagnose_if(
-        is(observed, efficiency * most as f64),
+    .cause_if(
+        efficiency_is(|case| case.one / case.times[case.times.len() - 1].1),
         "that is the speed-up: the efficiency is the speed-up divided by the number of ranks",
     )
-    .diagnose_if(
-        case.times[0].0 > 1 && is(observed, case.times[0].1 / time / most as f64),
+    .cause_if(
+        efficiency_is(|case| case.efficiency(case.times[0].1)),
         "that compares with the smallest run, which had several ranks: compare with one rank, A + B",
     )
     .or_fail("this is not the time of one rank, divided by that of the most ranks and by their number")?;

@@ -1,12 +1,15 @@
 //! Grades `norm`: gradients that are equal on all ranks, divided, or missing on some; with norms above and below the limit.
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, explain, joined};
+use lockstep_grading::{Claim, Finding, Inputs, Numbers, Runner, causes, close, explain, joined};
 use serde::{Deserialize, Serialize};
 
 const TOLERANCE: f64 = 1e-5;
 
 /// A gradient's numbers, and whether it is divided.
 type Gradient = (Vec<f64>, bool);
+
+/// The limit, and the numbers of gradients, as [`draw`] takes them.
+type Kind<'a> = (Option<f64>, &'a [usize], &'a [&'a [usize]]);
 
 #[derive(Clone, Debug, Serialize)]
 struct Case {
@@ -26,28 +29,46 @@ struct Done {
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     // The limit in norms, how many numbers all ranks have, and how many each has of its own in each divided gradient.
-    for (limit, whole, parts) in [
-        (Some(0.15), &[3, 2][..], &[&[2, 4][..], &[3, 3]][..]),
+    let kinds: [Kind<'_>; 6] = [
+        (Some(0.15), &[3, 2], &[&[2, 4], &[3, 3]]),
         (Some(0.8), &[4], &[&[5], &[1], &[2]]),
         (Some(0.3), &[2], &[&[3, 1], &[], &[4], &[2, 2, 1]]),
         (Some(1.1), &[3], &[&[2], &[2]]),
         (Some(0.5), &[], &[&[2], &[], &[3]]),
         (None, &[2], &[&[1], &[2]]),
-    ] {
+    ];
+    let mut all: Vec<(Case, Vec<Done>)> = Vec::new();
+    let mut end = Ok(());
+    for (limit, whole, parts) in kinds {
         let case = draw(&mut random, limit, whole, parts);
-        let outputs = runner.call::<_, Done>(parts.len(), &[&case]).map_err(|error| {
-            explain(error, |finding| {
-                (finding.verdict == Verdict::Hang).then(|| {
-                    "the ranks call all_reduce a different number of times: they may have different numbers of gradients, so add up the \
-                     squares on each rank first"
-                        .into()
-                })
-            })
-        })?;
-        let found: Vec<&Done> = outputs.all(0).collect();
-        check(&case, &found)?;
+        match runner.call::<_, Done>(parts.len(), &[&case]) {
+            Ok(outputs) => all.push((case, outputs.all(0).cloned().collect())),
+            Err(error) => {
+                end = Err(explain(error, hangs));
+                break;
+            }
+        }
     }
-    Ok(())
+    // What mistakes give, on all ranks of all cases.
+    let everywhere = |mistake: &Mistake| {
+        all.iter().all(|(case, found)| {
+            let is = |(rank, done): (usize, &Done)| {
+                close(&[mistake(case, rank)], &[done.norm.unwrap_or(f64::NAN)], TOLERANCE)
+            };
+            found.iter().enumerate().all(is)
+        })
+    };
+    let causes = causes(&MISTAKES, everywhere);
+    all.iter().try_for_each(|(case, found)| check(case, found, &causes))?;
+    end
+}
+
+fn hangs(finding: &Finding) -> Option<String> {
+    finding.ranks_wait().then(|| {
+        "the ranks call all_reduce a different number of times: they may have different numbers of gradients, so add up the squares on each \
+         rank first"
+            .into()
+    })
 }
 
 /// Without a limit, all numbers are 0.
@@ -72,6 +93,25 @@ fn squares(rank: &[Gradient], divided: bool) -> f64 {
 }
 
 impl Case {
+    /// The sum of the squares that all ranks have.
+    fn whole(&self) -> f64 {
+        squares(&self.ranks[0], false)
+    }
+
+    /// The sum of the squares of a rank's parts.
+    fn part(&self, rank: usize) -> f64 {
+        squares(&self.ranks[rank], true)
+    }
+
+    /// The sum over the ranks of what this makes of their parts' squares.
+    fn sum(&self, of: fn(f64) -> f64) -> f64 {
+        (0..self.ranks.len()).map(|rank| of(self.part(rank))).sum()
+    }
+
+    fn norm(&self) -> f64 {
+        (self.whole() + self.sum(|part| part)).sqrt()
+    }
+
     fn described(&self) -> String {
         let gradient = |(numbers, divided): &Gradient| {
             let kind = if *divided { "a part" } else { "whole" };
@@ -85,45 +125,53 @@ impl Case {
     }
 }
 
-fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
-    let given = case.described();
-    let whole = squares(&case.ranks[0], false);
-    let parts: Vec<f64> = case.ranks.iter().map(|rank| squares(rank, true)).collect();
-    let (sum, ranks) = (parts.iter().sum::<f64>(), parts.len() as f64);
-    let (norm, norms) = ((whole + sum).sqrt(), parts.iter().map(|part| part.sqrt()).sum::<f64>());
-    let largest = parts.iter().fold(0.0_f64, |most, part| most.max(*part));
+/// The norm that a mistake gives on a rank.
+type Mistake = fn(&Case, usize) -> f64;
+
+const MISTAKES: [(Mistake, &str); 9] = [
+    (
+        |case, _| (case.ranks.len() as f64 * case.whole() + case.sum(|part| part)).sqrt(),
+        "what all ranks have counts once for each of them: only the parts are added over the ranks",
+    ),
+    (
+        |case, _| (case.whole() + (0..case.ranks.len()).map(|rank| case.part(rank)).fold(0.0, f64::max)).sqrt(),
+        "this is the largest of the ranks' norms: the parts of all belong to it",
+    ),
+    (
+        |case, rank| (case.whole() + case.part(rank)).sqrt(),
+        "this is the norm of what this rank has: the parts on the other ranks belong to it, too",
+    ),
+    (
+        |case, _| case.whole().sqrt() + case.sum(f64::sqrt),
+        "norms are added: add squares, and take one square root at the end",
+    ),
+    (
+        |case, _| (case.whole() + case.sum(f64::sqrt).powi(2)).sqrt(),
+        "the norms of the ranks' parts are added: add their squares, and take one square root at the end",
+    ),
+    (
+        |case, _| (case.whole() + case.sum(|part| part) / case.ranks.len() as f64).sqrt(),
+        "this is the mean of the ranks' squares: their sum belongs to the norm",
+    ),
+    (|case, _| case.norm().powi(2), "this is the sum of the squares: the norm is its root"),
+    (|case, _| case.sum(|part| part).sqrt(), "what all ranks have is missing: it counts once"),
+    (|case, _| case.norm().min(case.max_norm), "this is the norm after clipping: the one from before is asked for"),
+];
+
+fn check(case: &Case, found: &[Done], causes: &[&str]) -> anyhow::Result<()> {
+    let (given, norm) = (case.described(), case.norm());
     for (rank, done) in found.iter().enumerate() {
         let observed = done.norm.unwrap_or(f64::NAN);
-        let is = |other: f64| close(&[other], &[observed], TOLERANCE);
         Claim::close(&[norm], &[observed], TOLERANCE)
             .on_rank(rank)
             .given(&given)
+            .causes(causes)
             .diagnose_if(
-                is((ranks * whole + sum).sqrt()),
-                "what all ranks have counts once for each of them: only the parts are added over the ranks",
-            )
-            .diagnose_if(
-                is((whole + largest).sqrt()) && found.iter().all(|other| other.norm == done.norm),
-                "this is the largest of the ranks' norms: the parts of all belong to it",
-            )
-            .diagnose_if(
-                is((whole + parts[rank]).sqrt()),
-                "this is the norm of what this rank has: the parts on the other ranks belong to it, too",
-            )
-            .diagnose_if(is(whole.sqrt() + norms), "norms are added: add squares, and take one square root at the end")
-            .diagnose_if(
-                is((whole + norms * norms).sqrt()),
-                "the norms of the ranks' parts are added: add their squares, and take one square root at the end",
-            )
-            .diagnose_if(
-                is((whole + sum / ranks).sqrt()),
-                "this is the mean of the ranks' squares: their sum belongs to the norm",
-            )
-            .diagnose_if(is(norm * norm), "this is the sum of the squares: the norm is its root")
-            .diagnose_if(is(sum.sqrt()), "what all ranks have is missing: it counts once")
-            .diagnose_if(
-                is(norm.min(case.max_norm)),
-                "this is the norm after clipping: the one from before is asked for",
+                case.ranks[rank].is_empty()
+                    && found.iter().zip(&case.ranks).all(|(done, own)| {
+                        own.is_empty() || close(&[norm], &[done.norm.unwrap_or(f64::NAN)], TOLERANCE)
+                    }),
+                "only a rank without gradients has another norm: it is that of all ranks' gradients there, too",
             )
             .or_fail("the norm is the root of the sum of all squares, of which each counts once")?;
     }
@@ -137,7 +185,7 @@ fn check(case: &Case, found: &[&Done]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn check_values(case: &Case, given: &str, norm: f64, found: &[&Done]) -> anyhow::Result<()> {
+fn check_values(case: &Case, given: &str, norm: f64, found: &[Done]) -> anyhow::Result<()> {
     let factor = if norm > case.max_norm { case.max_norm / norm } else { 1.0 };
     for (rank, done) in found.iter().enumerate() {
         let of = |by: &dyn Fn(f64) -> f64| -> Vec<f64> {

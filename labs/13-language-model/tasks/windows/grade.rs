@@ -192,11 +192,6 @@ impl Checked<'_> {
             "windows are left out: `done` are those of all ranks together, not of each",
         )
         .diagnose_if(
-            self.found.iter().map(|pairs| pairs.len()).sum::<usize>() > 2 * self.all(),
-            "each window begins one token after the one before, so a token is a target many times: the next window begins where this \
-             one's inputs end",
-        )
-        .diagnose_if(
             twice > 0 && self.wraps(),
             "windows come twice, so that all ranks have as many: a rank may have one less",
         )
@@ -214,7 +209,7 @@ impl Checked<'_> {
         )
         .diagnose_if(
             missing.first().is_some_and(|first| missing.len() == stream.len() - first) && again.is_empty(),
-            "windows at the end are left out, so that all ranks have as many: a rank may have one more",
+            "windows at the end are left out. The ranks need not have as many: in the last step some may have one more",
         )
         .or_fail("each token but the first is a target exactly once, on one of the ranks, or in the windows that are done")
     }
