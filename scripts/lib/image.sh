@@ -7,6 +7,8 @@ make_context() {
   # In the image it is .libtorch: that has one architecture.
   local libtorch
   libtorch=$(libtorch_of "$MACHINE")
+  git -C "$ROOT" rev-parse --git-dir >/dev/null 2>&1 ||
+    die "this folder is no git repository, which says what belongs into the image" "git clone the project; or --grade, which needs only the wheel"
   "$ROOT/scripts/setup.sh" --quiet
   check_libtorch "$libtorch"
   say "gathering what the build needs in $1"
