@@ -94,7 +94,8 @@ class Environment:
         self.bin, self.work, self.took = folder / "new" / "bin", folder / "work", {}
         subprocess.run([python, "-m", "venv", folder / "new"], check=True, timeout=DEADLINE)
         site = folder / "new" / "lib" / f"python{version}" / "site-packages"
-        (site / "pytorch.pth").write_text(f"{packages}\n")
+        # As Python's own folder, whose .pth files count: that of set-up says how to load a PyTorch without CUDA's libraries.
+        (site / "pytorch.pth").write_text(f"import site; site.addsitedir({packages!r})\n")
         self.work.mkdir()
         keep = {name: value for name, value in os.environ.items() if not name.startswith(("LOCKSTEP_", "PYTHON", "VIRTUAL_ENV"))}
         self.environ = {**keep, "PATH": f"{self.bin}:{keep.get('PATH', '')}", "LC_ALL": "C.UTF-8", "COLUMNS": "100"}

@@ -22,6 +22,7 @@ is installed: apptainer, which writes a .sif file, or else podman, buildah or do
 
   --cuda        for NVIDIA GPUs, with NCCL; the checkout needs scripts/setup.sh --cuda
   --grade       one that grades tasks in Python instead: the command's wheel (scripts/wheel.sh) and PyTorch for the CPU, without a compiler
+  --wheels DIR  where the wheels are (default: target/wheel)
   --base BASE   the system in the image: a name for a registry, or a folder or image file that is here, for which no network is needed
                 if it has g++ (default: debian:12-slim; with --grade python:3.12-slim)
   --work DIR    where the context, cargo's output and the image are kept (default: target/image)
@@ -37,16 +38,20 @@ END
 }
 
 parse_arguments() {
-  KIND='' BACKEND=cpu BASE='' WORK=$ROOT/target/image GRADE=0 ONLY_CONTEXT=0 OPTIONS=()
+  KIND='' BACKEND=cpu BASE='' WHEELS=$ROOT/target/wheel WORK=$ROOT/target/image GRADE=0 ONLY_CONTEXT=0 OPTIONS=()
   while [ $# -gt 0 ]; do
     case $1 in
     apptainer | oci) KIND=$1 ;;
     --cuda) BACKEND=cuda ;;
     --grade) GRADE=1 ;;
     --context) ONLY_CONTEXT=1 ;;
-    --base | --work)
+    --base | --wheels | --work)
       [ $# -ge 2 ] || die "$1 needs a value" "scripts/image.sh --help"
-      if [ "$1" = --base ]; then BASE=$2; else WORK=$(realpath -m -- "$2"); fi
+      case $1 in
+      --base) BASE=$2 ;;
+      --wheels) WHEELS=$(realpath -m -- "$2") ;;
+      --work) WORK=$(realpath -m -- "$2") ;;
+      esac
       shift
       ;;
     --)
@@ -104,7 +109,7 @@ main() {
   parse_arguments "$@"
   choose_recipe
   [ "$ONLY_CONTEXT" = 1 ] || choose_engine
-  if [ "$GRADE" = 1 ]; then make_grading_context "$CONTEXT"; else make_context "$CONTEXT"; fi
+  if [ "$GRADE" = 1 ]; then make_grading_context "$CONTEXT" "$WHEELS"; else make_context "$CONTEXT"; fi
   [ "$ONLY_CONTEXT" = 0 ] || exit 0
   IMAGE=$WORK/lockstep-$TAG.$(if [ "$KIND" = apptainer ]; then echo sif; else echo oci.tar; fi)
   say "building $IMAGE with $ENGINE$([ "$GRADE" = 1 ] || echo ": the first time compiles the workspace, which takes minutes")"

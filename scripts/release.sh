@@ -14,8 +14,9 @@ usage() {
   cat <<'END'
 usage: scripts/release.sh [--out DIR] [--skip STEP]...
 
-Makes and checks what a release has: crates, wheels, the checkout, the recipe of the image, the book, a bill of materials, checksums. Needs
-what scripts/wheel.sh, scripts/check_packages.py and scripts/book.sh need, and a checkout without changes that are not committed.
+Makes and checks what a release has: crates, wheels, the checkout, what the image that grades is built from, the book, a bill of materials,
+checksums. Needs what scripts/wheel.sh, scripts/check_packages.py and scripts/book.sh need, and a checkout without changes that are not
+committed.
 
   --out DIR     the release's folder, which must be new or empty (default: target/release-VERSION)
   --skip STEP   leave out crates, wheels, book or citation; the folder is then not a release, as the last line says. May be repeated
@@ -106,6 +107,16 @@ print(f"release: {len(bill['components'])} components in the bill of materials")
 END
 }
 
+# All that a build of the image that grades needs, with the wheels of both architectures.
+make_containers() {
+  local work
+  work=$(mktemp -d)
+  scripts/image.sh --grade --context --wheels "$OUT" --work "$work"
+  mv "$work/grading" "$work/lockstep-containers-$VERSION"
+  tar -czf "$OUT/lockstep-containers-$VERSION.tar.gz" -C "$work" "lockstep-containers-$VERSION"
+  rm -r "$work"
+}
+
 make_book() {
   local work
   work=$(mktemp -d)
@@ -127,10 +138,10 @@ check_version
 mkdir -p "$OUT"
 skipped citation || check_citation
 git archive --format=tar.gz --prefix="lockstep-$VERSION/" --output="$OUT/lockstep-$VERSION.tar.gz" HEAD
-git archive --format=tar.gz --prefix="lockstep-containers-$VERSION/" --output="$OUT/lockstep-containers-$VERSION.tar.gz" HEAD containers scripts/image.sh scripts/lib
 skipped crates || make_crates
 skipped book || make_book
 skipped wheels || make_wheels
+skipped wheels || make_containers
 
 (
   cd "$OUT"

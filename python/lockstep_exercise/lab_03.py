@@ -20,6 +20,20 @@ LAST_PORT = 65535
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
+# What a worker does: it records its rank, and waits until all workers have done so, as `init_process_group` does. The last one writes a
+# line for each into the gate. The worker then takes ten short naps: half a second, and more on a busy machine. If the program that started
+# it has ended by then, it keeps running, like a worker that no process waits for.
+WORKER = """
+mkfifo "$GATE" 2>/dev/null
+exec 3<>"$GATE"
+echo $RANK >> "$NOTES"
+if [ $(wc -l < "$NOTES") -ge $WORLD_SIZE ]; then for each in $(seq $WORLD_SIZE); do echo >&3; done; fi
+read line <&3
+for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done
+if [ -e "$OVER" ]; then sleep 60; fi
+"""
+
+
 @dataclass(frozen=True)
 class Worker:
     """A process's place in its job."""
@@ -85,17 +99,19 @@ class Workers:
 
     def __init__(self, launched: bool) -> None:
         self._launched, self._asked = launched, []
-        self._notes, self._over = (Path(f"{name}-{os.getpid()}") for name in ("notes", "over"))
-        for file in (self._notes, self._over):
+        self._notes, self._over, self._gate = (Path(f"{name}-{os.getpid()}") for name in ("notes", "over", "gate"))
+        for file in (self._notes, self._over, self._gate):
             file.unlink(missing_ok=True)
 
     def start(self, rank: int, world_size: int) -> subprocess.Popen[bytes]:
-        """Starts one worker, with its rank in its environment. `wait()` waits for its end and returns its exit code."""
+        """Starts one worker, with its rank in its environment, and returns at once. `wait()` waits for its end and returns its exit code.
+
+        The worker itself waits for all others, as `init_process_group` does.
+        """
         self._asked.append(rank)
-        naps = 'for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; if [ -e "$OVER" ]; then sleep 60; fi'
-        script = f'echo $RANK >> "$NOTES"; {"" if self._launched else naps}'
-        place = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "NOTES": str(self._notes), "OVER": str(self._over)}
-        return subprocess.Popen(["sh", "-c", script], env={**os.environ, **place})
+        place = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        files = {"NOTES": str(self._notes), "OVER": str(self._over), "GATE": str(self._gate)}
+        return subprocess.Popen(["sh", "-c", ":" if self._launched else WORKER], env={**os.environ, **place, **files})
 
     def _started(self) -> list[int]:
         """The ranks of the workers that have run. A launched program may start none, so each counts that was asked for."""

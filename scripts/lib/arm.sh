@@ -83,10 +83,10 @@ install_qemu() {
     return
   fi
   lists=$(mktemp -d)
-  mkdir -p "$lists/partial"
+  mkdir -p "$lists/of/partial" # where apt-get update removes all files but its own
   echo "deb $BACKPORTS_URI ${codename#debian-}-backports main" >"$lists/sources.list"
   apt_install "qemu-user of ${codename#debian-}-backports" qemu-user \
-    -o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists"
+    -o "Dir::Etc::SourceList=$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null -o "Dir::State::Lists=$lists/of"
   rm -rf "$lists"
 }
 

@@ -7,6 +7,8 @@ make_context() {
   # In the image it is .libtorch: that has one architecture.
   local libtorch
   libtorch=$(libtorch_of "$MACHINE")
+  git -C "$ROOT" rev-parse --git-dir >/dev/null 2>&1 ||
+    die "this folder is no git repository, which says what belongs into the image" "git clone the project; or --grade, which needs only the wheel"
   "$ROOT/scripts/setup.sh" --quiet
   check_libtorch "$libtorch"
   say "gathering what the build needs in $1"
@@ -24,7 +26,7 @@ facts() {
   local manifest=$ROOT/Cargo.toml
   cat <<END
 backend=$BACKEND
-revision=$(git -C "$ROOT" describe --always --dirty --abbrev=12)
+revision=$(git -C "$ROOT" describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)
 description=distributed deep-learning training in Rust, $1
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$manifest")
 licenses=$(sed -n 's/^license = "\(.*\)"/\1/p' "$manifest")
@@ -33,16 +35,18 @@ rust=$(sed -n 's/^channel = "\(.*\)"/\1/p' "$ROOT/rust-toolchain.toml")
 END
 }
 
-# make_grading_context DIR: the command's wheel, and what installs it.
+# make_grading_context DIR WHEELS: the command's wheels in the folder WHEELS, of which the build takes that of its machine, and what installs it. The folder is all that a
+# build needs: a release has it as an archive.
 make_grading_context() {
-  local wheel
-  # shellcheck disable=SC2012 # names of wheels are plain
-  wheel=$(ls -t "$ROOT"/target/wheel/lockstep_course-*_"$MACHINE".whl 2>/dev/null | head -n 1)
-  [ -n "$wheel" ] || die "there is no wheel of the command for $MACHINE in target/wheel" "scripts/wheel.sh --arch $MACHINE"
+  local version wheels
+  version=$(facts '' '' | sed -n 's/^version=//p')
+  wheels=("$2/lockstep_course-$version"-*.whl)
+  [ -e "$2/lockstep_course-$version-py3-none-manylinux_2_28_$MACHINE.whl" ] ||
+    die "there is no wheel of the command $version for $MACHINE in $2" "scripts/wheel.sh --arch $MACHINE"
   say "gathering what the build needs in $1"
   rm -rf "$1"
   mkdir -p "$1"
-  cp "$ROOT/containers/recipe.sh" "$ROOT/containers/smoke.sh" "$wheel" "$1"
+  cp "$ROOT"/containers/{README.md,Containerfile.grade,grade.def,recipe.sh,smoke.sh} "${wheels[@]}" "$1"
   facts "the command that grades tasks in Python, and PyTorch" "$(sed -n 's/^TORCH_VERSION=//p' "$ROOT/scripts/lib/install.sh")" >"$1/facts"
 }
 

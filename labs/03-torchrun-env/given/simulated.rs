@@ -84,6 +84,19 @@ impl CudaProcess {
     }
 }
 
+/// What a worker does: it records its rank, and waits until all workers have done so, as `init_process_group` does. The last one writes a
+/// line for each into the gate. The worker then takes ten short naps: half a second, and more on a busy machine. If the program that started
+/// it has ended by then, it keeps running, like a worker that no process waits for.
+const WORKER: &str = r#"
+mkfifo "$GATE" 2>/dev/null
+exec 3<>"$GATE"
+echo $RANK >> "$NOTES"
+if [ $(wc -l < "$NOTES") -ge $WORLD_SIZE ]; then for each in $(seq $WORLD_SIZE); do echo >&3; done; fi
+read line <&3
+for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done
+if [ -e "$OVER" ]; then sleep 60; fi
+"#;
+
 /// The ranks whose commands were asked for, and whether such a worker ends at once.
 static ASKED: Mutex<(Vec<usize>, bool)> = Mutex::new((Vec::new(), false));
 
@@ -91,23 +104,21 @@ fn asked() -> MutexGuard<'static, (Vec<usize>, bool)> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The command of one worker. Each call counts as a start. The worker records its rank and then takes ten short naps: half a second, and
-/// more on a busy machine. If the program that started it has ended by then, it keeps running, like a worker that no process waits for.
+/// The command of one worker, which waits for all others as `init_process_group` does. Each call counts as a start.
 pub fn worker(rank: usize, world_size: usize) -> Command {
     let mut asked = asked();
     asked.0.push(rank);
     let mut command = Command::new("sh");
-    let naps = "for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done; if [ -e \"$OVER\" ]; then sleep 60; fi";
-    command.args(["-c", &format!("echo $RANK >> \"$NOTES\"; {}", if asked.1 { "" } else { naps })]);
+    command.args(["-c", if asked.1 { ":" } else { WORKER }]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
-    command.env("NOTES", file("notes")).env("OVER", file("over"));
+    command.env("NOTES", file("notes")).env("OVER", file("over")).env("GATE", file("gate"));
     command
 }
 
 /// Runs a program that a launcher has started, or none has. Returns the sorted ranks of the workers that it started, and its result. A
 /// launched program may start none, so each worker counts for which it has the command, and has nothing to do.
 pub fn watch<T>(launched: bool, program: impl FnOnce() -> T) -> (Vec<usize>, T) {
-    for name in ["notes", "over"] {
+    for name in ["notes", "over", "gate"] {
         let _ = fs::remove_file(file(name)); // absent before the first program
     }
     *asked() = (Vec::new(), launched);

@@ -2,12 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_grading::{Claim, Runner, joined};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, explain, given, joined};
 
 /// The number of workers that the program is asked to start.
 const NPROCS: usize = 2;
 /// How many processes the launcher starts.
 const LAUNCHED: usize = 2;
+/// What its user has set.
+const WITH: [&str; 2] = ["without any variable", "with MASTER_ADDR and MASTER_PORT set"];
 /// An error that contains one of these words, in capitals or not, explains the problem.
 const WORDS: [&str; 6] = ["launch", "torchrun", "lockstep run", "rank", "world", "spawn"];
 
@@ -26,14 +28,17 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let nprocs = NPROCS + 1;
     let address = variables(&[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)]);
-    let outputs = runner.call::<_, Ended>(1, &[(nprocs, [&Variables::new()]), (nprocs, [&address])])?;
-    for (case, with) in ["without any variable", "with MASTER_ADDR and MASTER_PORT set"].into_iter().enumerate() {
+    let given_case = |case: usize| format!("nprocs {nprocs}, started by its user, {}", WITH[case]);
+    let outputs = runner
+        .call::<_, Ended>(1, &[(nprocs, [&Variables::new()]), (nprocs, [&address])])
+        .map_err(|error| given(explain(error, why_it_hangs), given_case))?;
+    for case in 0..WITH.len() {
         let (started, error) = outputs.of(0, case);
         let observed = format!("workers {}, {}", listed(started), described(error));
         let right = *started == (0..nprocs).collect::<Vec<_>>() && error.is_none();
         let refuses = started.is_empty() && error.is_some();
         Claim::that(right, format!("workers 0 to {}", nprocs - 1), observed)
-            .given(format!("nprocs {nprocs}, started by its user, {with}"))
+            .given(given_case(case))
             .diagnose_if(
                 refuses && case == 0,
                 "the program refuses, although `variables` is empty: it reads something else, perhaps the environment of this process. Only \
@@ -47,6 +52,15 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
             .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")?;
     }
     Ok(())
+}
+
+/// Whatever else the program does, it must not wait for one worker before it has started all.
+fn why_it_hangs(finding: &Finding) -> Option<String> {
+    (finding.verdict == Verdict::Hang).then(|| {
+        "the program does not end. Its workers wait for each other, as in `init_process_group`: start all of them, and only then wait for the \
+         end of one"
+            .into()
+    })
 }
 
 fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {

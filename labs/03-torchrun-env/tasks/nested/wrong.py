@@ -1,6 +1,7 @@
 """Answers to `nested`: wrong ones, and unusual right ones."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from lockstep_exercise import edit
 from lockstep_exercise.lab_03 import Workers
@@ -70,6 +71,26 @@ def without_a_wait(nprocs: int, environ: Mapping[str, str], workers: Workers) ->
         raise RuntimeError("a launcher has started this program")
     for rank in range(nprocs):
         workers.start(rank, nprocs)
+
+
+# Waits for each worker before it starts the next.
+def one_by_one(nprocs: int, environ: Mapping[str, str], workers: Workers) -> None:
+    if "RANK" in environ:
+        raise RuntimeError("a launcher has started this program")
+    for rank in range(nprocs):
+        code = workers.start(rank, nprocs).wait()
+        if code != 0:
+            raise RuntimeError(f"a worker ended with {code}")
+
+
+# Right: a thread waits for each worker.
+def threads(nprocs: int, environ: Mapping[str, str], workers: Workers) -> None:
+    if "RANK" in environ:
+        raise RuntimeError("a launcher has started this program")
+    with ThreadPoolExecutor(nprocs) as pool:
+        codes = list(pool.map(lambda rank: workers.start(rank, nprocs).wait(), range(nprocs)))
+    if any(codes):
+        raise RuntimeError(f"the workers ended with {codes}")
 
 
 # Ends the process instead of raising an exception.

@@ -66,3 +66,7 @@ pub fn more_than_one() {}
 /// Right: looks at one variable, the world size.
 #[edit(variables.get("RANK") => variables.get("WORLD_SIZE"))]
 pub fn world_size() {}
+
+/// Waits for each worker before it starts the next.
+#[edit(.spawn() => .spawn().and_then(|mut started| started.wait().map(|_| started)))]
+pub fn one_by_one() {}
