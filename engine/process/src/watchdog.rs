@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::fs;
 use std::io::Read;
 use std::process::{Command, ExitStatus, Output, Stdio};
 use std::sync::OnceLock;
@@ -41,6 +42,11 @@ impl StallDetector {
         self.threshold
     }
 
+    /// How long the processes have been stalled.
+    fn lasted(&self, now: Instant) -> Duration {
+        self.since.map_or(Duration::ZERO, |(since, _)| now - since)
+    }
+
     /// Returns true if the processes have been stalled until `now`. `used` is their CPU time so far; `None` means that
     /// one of them is known to be awake. Call it often.
     pub fn is_stalled(&mut self, used: Option<Duration>, now: Instant) -> bool {
@@ -60,8 +66,10 @@ impl StallDetector {
 /// Longer than any test sleeps.
 const STALL: Duration = Duration::from_secs(60);
 /// More than the CPU time that polling threads use in `STALL`. A process that computes gets more, even if it shares a
-/// core with twenty others.
+/// core with [`SHARED`] others.
 const NEGLIGIBLE: Duration = Duration::from_secs(2);
+/// Processes on each core beyond which a stall must last longer, in proportion.
+const SHARED: f64 = 5.0;
 /// CPU time after which a wait ends with an error. The longest test uses a quarter.
 const TOO_MUCH: Duration = Duration::from_secs(20 * 60);
 /// The minimum interval between two looks at the processes.
@@ -109,7 +117,10 @@ impl Watchdog {
         self.looked = now;
         let used = used();
         if self.stall.is_stalled(Some(used), now) {
-            return Err(self.stalled(format!("nothing has used a core for {} s", self.stall.threshold().as_secs())));
+            let lasted = self.stall.lasted(now);
+            if lasted >= self.stall.threshold().mul_f64(crowding()) {
+                return Err(self.stalled(format!("nothing has used a core for {} s", lasted.as_secs())));
+            }
         }
         if used.saturating_sub(self.used_before) > self.too_much {
             return Err(self.stalled(format!("{} s on cores were not enough", self.too_much.as_secs())));
@@ -129,6 +140,24 @@ impl Default for Watchdog {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// By how much more than [`SHARED`] the cores are shared by processes that are ready to run or wait for a disk, on the average of a minute;
+/// at least 1, also where the kernel does not say.
+fn crowding() -> f64 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as f64;
+    (load_averages()[0] / cores / SHARED).max(1.0)
+}
+
+/// How many threads were ready to run or waited for a disk, on the average of 1, 5 and 15 minutes; zeros where the kernel does not say.
+pub fn load_averages() -> [f64; 3] {
+    parse_averages(&fs::read_to_string("/proc/loadavg").unwrap_or_default())
+}
+
+/// Parses the numbers at the start of `/proc/loadavg` (proc(5)).
+fn parse_averages(text: &str) -> [f64; 3] {
+    let mut numbers = text.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0.0));
+    [(); 3].map(|()| numbers.next().unwrap_or(0.0))
 }
 
 /// CPU time of this process and its descendants, without that of this thread.
@@ -403,6 +432,13 @@ mod tests {
         let on_core = || Schedule::of_this_thread().running;
         std::thread::spawn(move || while on_core() < Duration::from_millis(50) {}).join().unwrap();
         assert!(watchdog.look().unwrap_err().to_string().contains("0 s on cores were not enough"));
+    }
+
+    #[test]
+    fn reads_the_load() {
+        assert_eq!(parse_averages("3.10 2.00 1.50 4/300 1234\n"), [3.1, 2.0, 1.5]);
+        assert_eq!(parse_averages(""), [0.0; 3]);
+        assert!(load_averages().iter().all(|load| *load >= 0.0) && crowding() >= 1.0);
     }
 
     #[test]

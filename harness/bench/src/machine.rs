@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use lockstep_process::watchdog::load_averages;
 use serde::{Deserialize, Serialize};
 
 use crate::report::count;
@@ -33,8 +34,7 @@ pub(super) struct Clock {
 
 impl MachineState {
     pub(super) fn now() -> Self {
-        let load = fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        MachineState { load: averages(&load), clock: Clock::seen_in(Path::new("/sys/devices/system/cpu/cpu0/cpufreq")) }
+        MachineState { load: load_averages(), clock: Clock::seen_in(Path::new("/sys/devices/system/cpu/cpu0/cpufreq")) }
     }
 
     /// In one line, for the head of a result.
@@ -86,22 +86,9 @@ pub(super) fn labels(number: usize, noun: &str, cores: usize) -> Vec<String> {
     if number > cores { vec![more] } else { vec![] }
 }
 
-/// Parses the numbers at the start of `/proc/loadavg` (proc(5)).
-fn averages(text: &str) -> [f64; 3] {
-    let mut numbers = text.split_ascii_whitespace().map(|word| word.parse().unwrap_or(0.0));
-    [(); 3].map(|()| numbers.next().unwrap_or(0.0))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn reads_the_load() {
-        assert_eq!(averages("3.10 2.00 1.50 4/300 1234\n"), [3.1, 2.0, 1.5]);
-        assert_eq!(averages(""), [0.0; 3]);
-        assert!(MachineState::now().load.iter().all(|load| *load >= 0.0));
-    }
 
     #[test]
     fn labels_a_busy_machine_and_a_cold_clock() {
