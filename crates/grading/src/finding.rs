@@ -8,6 +8,8 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::runner::COMPUTES;
+
 /// The result of grading a task: no finding, or the first one.
 pub type GradeResult = Result<(), Box<Finding>>;
 
@@ -108,6 +110,13 @@ impl Finding {
     #[must_use]
     pub fn given(self, given: impl Into<String>) -> Self {
         Finding { given: Some(given.into()), ..self }
+    }
+
+    /// Returns true for a hang in which ranks may wait for each other: none computes, and at least one may be in an operation of a group.
+    pub fn ranks_wait(&self) -> bool {
+        let outside = |line: &String| line.contains("is in no call");
+        let all_outside = !self.table.is_empty() && self.table.iter().all(outside);
+        self.verdict == Verdict::Hang && !self.diagnosis.contains(COMPUTES) && !all_outside
     }
 
     /// The fields that are set, as pairs of a name and a text.
@@ -535,6 +544,20 @@ impl Deref for Numbers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_that_compute_or_sleep_do_not_wait_for_each_other() {
+        let hang = |why: &str, table: &[&str]| {
+            let table = table.iter().map(|line| (*line).to_owned()).collect();
+            Finding { table, ..Finding::new(Verdict::Hang, why) }.ranks_wait()
+        };
+        let (waits, sleeps) =
+            ("rank 0: waits in call 1, all_reduce(Sum)", "rank 1: is in no call, after 3 finished calls");
+        assert!(hang("not finished after 60 s", &[waits, sleeps]) && hang("not finished after 60 s", &[]));
+        assert!(!hang("not finished after 60 s", &[sleeps, sleeps]));
+        assert!(!hang(&format!("not finished after 60 s, and {COMPUTES}"), &[waits, sleeps]));
+        assert!(!Finding::new(Verdict::Crash, "it panicked").ranks_wait());
+    }
 
     #[test]
     fn columns_of_a_table_end_at_the_same_place() {

@@ -27,7 +27,8 @@ use call::{CallResult, RunningCall};
 use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
 
 pub use call::CallOptions;
-pub use hang::{BESIDE, COMPUTES, JOINS, SEPARATOR};
+pub(crate) use hang::COMPUTES;
+pub use hang::{BESIDE, JOINS, SEPARATOR};
 pub(crate) use limits::exec as confined;
 pub use limits::{Bounds, CONFINED, writes_are_confined};
 pub use outcome::RankOutcome;

@@ -1,7 +1,7 @@
 //! Grades `distributed`: the ranks' groups, samples, weights at each step, losses and checkpoint, against one process.
 
 use anyhow::Result;
-use lockstep_grading::{COMPUTES, CallOptions, Claim, Finding, Numbers, Runner, Verdict, close, explain};
+use lockstep_grading::{CallOptions, Claim, Finding, Numbers, Runner, Verdict, close, explain};
 use serde::{Deserialize, Serialize};
 
 const INPUTS: usize = 3;
@@ -382,7 +382,7 @@ fn why(finding: &Finding) -> Option<String> {
             let alone = || finding.diagnosis.split_once(" lost a peer")?.0.rsplit(": ").next();
             met.or_else(alone).map(|calls| format!("{NOT_ALL} ({calls})"))
         }
-        Verdict::Hang if !finding.diagnosis.contains(COMPUTES) => Some(NOT_ALL.to_owned()),
+        Verdict::Hang if finding.ranks_wait() => Some(NOT_ALL.to_owned()),
         _ => None,
     }
 }

@@ -1,7 +1,7 @@
 //! Grades `deadline`: a message that arrives, one that is late, and a peer that is gone.
 
 use anyhow::Context;
-use lockstep_grading::{COMPUTES, Claim, Finding, Numbers, Runner, Verdict, explain, is_too_late};
+use lockstep_grading::{Claim, Finding, Numbers, Runner, Verdict, explain, is_too_late};
 use serde::Deserialize;
 
 /// The answer's result on rank 0.
@@ -83,7 +83,7 @@ impl DeadlineCase {
     fn explained(&self, error: anyhow::Error) -> anyhow::Error {
         let error = explain(error, |finding| {
             let what = match (finding.verdict, self.does) {
-                (Verdict::Hang, _) if !finding.diagnosis.contains(COMPUTES) => {
+                (Verdict::Hang, _) if finding.ranks_wait() => {
                     return Some(
                         "the receive goes on after the deadline: `recv` and `wait` end at the group's timeout, and a look at the clock after \
                          they have returned comes too late. `wait_for` takes a deadline"

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_grading::{COMPUTES, Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given, joined};
+use lockstep_grading::{Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given, joined};
 use serde::Deserialize;
 
 const RANKS: usize = 4;
@@ -122,12 +122,12 @@ fn why(finding: &Finding) -> Option<String> {
             finding.diagnosis
         ));
     }
-    if finding.verdict != Verdict::Hang || finding.diagnosis.contains(COMPUTES) {
+    if !finding.ranks_wait() {
         return None;
     }
     let some_rank = |words: &str| finding.table.iter().any(|line| line.contains(words));
     let why = if some_rank(JOINS) {
-        "ranks wait in new_group, because they have made different calls of it: every rank must call it for every group, in the same order, \
+        "ranks wait in new_group for others that have not made the same call: every rank must call it for every group, in the same order, \
          even for groups that it is not in. A group's name is the number of the call, so ranks now wait for each other under different \
          names, or meet the members of another group"
     } else if some_rank(" (group ")

@@ -29,6 +29,10 @@ pub fn members_only() {}
 #[edit({ leaders.all_reduce(tensor, ReduceOp::Sum)?; } => { leaders.all_reduce(tensor, ReduceOp::Sum)?; } else { std::thread::park(); })]
 pub fn sleeps() {}
 
+/// Lets the last rank sleep before it makes the groups.
+#[edit(let among_leaders => if group.rank().get() + 1 == group.size().get() { std::thread::park(); } let among_leaders)]
+pub fn one_sleeps() {}
+
 /// Starts the first step, and sleeps until its result should be there.
 #[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => {
         let work = node.reduce_async(tensor.shallow_clone(), Rank::ZERO, ReduceOp::Sum)?;

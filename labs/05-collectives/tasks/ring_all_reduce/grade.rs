@@ -96,7 +96,7 @@ fn why(finding: &Finding, length: usize, ranks: usize) -> Option<String> {
             finding.diagnosis
         ));
     }
-    (finding.verdict == Verdict::Hang && length < ranks).then(|| {
+    (finding.ranks_wait() && length < ranks).then(|| {
         format!(
             "ranks wait for chunks that are never sent. {length} numbers on {ranks} ranks leave a chunk empty: an empty chunk is \
              exchanged, too, or ranks disagree about the step"

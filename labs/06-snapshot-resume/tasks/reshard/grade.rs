@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use lockstep_grading::{COMPUTES, Claim, Finding, Runner, Verdict, counted, explain, joined};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain, joined};
 use serde::{Deserialize, Serialize};
 
 /// The processes; a start uses the first ones.
@@ -298,6 +298,7 @@ impl ReshardJob<'_> {
 }
 
 fn why(finding: &Finding, apart: &str) -> Option<String> {
-    (finding.verdict == Verdict::Hang && !finding.diagnosis.contains(COMPUTES))
+    finding
+        .ranks_wait()
         .then(|| format!("some ranks have a step left when the others have none, and wait for them: {apart}"))
 }

@@ -121,7 +121,7 @@ fn explained(error: anyhow::Error) -> anyhow::Error {
     explain(error, |finding| {
         let says = |words: &str| finding.diagnosis.contains(words);
         match finding.verdict {
-            Verdict::Hang => Some(
+            Verdict::Hang if finding.ranks_wait() => Some(
                 "a rank waits for something that never comes: a key that no rank sets, or that was deleted before all ranks had read it, or \
                  a rank that asks for another id first. The rank that makes an id sets its key and returns, and all others get the same key"
                     .into(),

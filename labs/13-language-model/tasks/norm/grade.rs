@@ -1,6 +1,6 @@
 //! Grades `norm`: gradients that are equal on all ranks, divided, or missing on some; with norms above and below the limit.
 
-use lockstep_grading::{Claim, Finding, Inputs, Numbers, Runner, Verdict, causes, close, explain, joined};
+use lockstep_grading::{Claim, Finding, Inputs, Numbers, Runner, causes, close, explain, joined};
 use serde::{Deserialize, Serialize};
 
 const TOLERANCE: f64 = 1e-5;
@@ -64,7 +64,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 }
 
 fn hangs(finding: &Finding) -> Option<String> {
-    (finding.verdict == Verdict::Hang).then(|| {
+    finding.ranks_wait().then(|| {
         "the ranks call all_reduce a different number of times: they may have different numbers of gradients, so add up the squares on each \
          rank first"
             .into()

@@ -74,6 +74,10 @@ pub fn afterwards() {}
 )]
 pub fn one_by_one() {}
 
+/// Waits for something that nobody does.
+#[edit(group.all_reduce(&mut parts, ReduceOp::Sum)?; => std::thread::park(); group.all_reduce(&mut parts, ReduceOp::Sum)?;)]
+pub fn parks() {}
+
 /// Compares the squares' sum with the limit.
 #[edit(norm > max_norm => norm * norm > max_norm)]
 pub fn compares_squares() {}

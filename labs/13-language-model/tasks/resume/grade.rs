@@ -74,7 +74,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     ];
     let outputs = runner.call::<_, Done>(PROCESSES, &jobs).map_err(|error| {
         explain(error, |finding| {
-            (finding.verdict == Verdict::Hang).then(|| {
+            finding.ranks_wait().then(|| {
                 "some ranks wait for others in a batch, or in the exchange of overflows: all ranks train each batch together, even a rank \
                  without windows, and in each batch all exchange whether a gradient has overflowed"
                     .into()

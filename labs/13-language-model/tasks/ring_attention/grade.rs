@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_grading::{Claim, Inputs, Numbers, Runner, Verdict, close, counted, explain};
+use lockstep_grading::{Claim, Inputs, Numbers, Runner, close, counted, explain};
 use serde::{Deserialize, Serialize};
 
 const WIDTH: usize = 4;
@@ -36,7 +36,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let case = draw(&mut random, 2 * ranks * chunk, scale);
         let outputs = runner.call::<_, Done>(ranks, &[&case]).map_err(|error| {
             explain(error, |finding| {
-                (finding.verdict == Verdict::Hang).then(|| {
+                finding.ranks_wait().then(|| {
                     "a rank waits for one that does not send: each rank sends p − 1 times, and uses a part of each block, since the gradient \
                      of what it got goes back in the backward pass"
                         .into()

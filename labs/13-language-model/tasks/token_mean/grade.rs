@@ -36,7 +36,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let case = draw(&mut random, counts);
         let outputs = runner.call::<_, Done>(counts.len(), &[&case]).map_err(|error| {
             explain(error, |finding| match finding.verdict {
-                Verdict::Hang => Some(
+                Verdict::Hang if finding.ranks_wait() => Some(
                     "a rank waits for others that do not make the same exchange. A rank may have more micro-batches than another, or none with \
                      a target: all exchange numbers and gradients as often, and in the same order"
                         .into(),
