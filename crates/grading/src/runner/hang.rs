@@ -152,7 +152,7 @@ const NOTHING: Duration = Duration::from_millis(100);
 /// The maximum time that a turn of this process counts. On an idle machine a turn takes about half of it.
 const TURN: Duration = Duration::from_millis(10);
 /// Part of the diagnosis of a hang in which a rank does not wait.
-pub const COMPUTES: &str = "a rank still computes";
+pub(crate) const COMPUTES: &str = "a rank still computes";
 
 /// A point in time, and how long the ranks had waited for a core until then.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! Grades `share_id`: pairs of communicators of three ranks. One rank asks for its ids when the others have theirs, for the second one first.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain};
+use lockstep_grading::{Claim, Finding, Runner, Verdict, causes, explain, given};
 
 use super::device;
 
@@ -19,7 +19,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         .into_iter()
         .map(|late| (late, [0, 1].map(|number| (4 - 2 * late + number, of_ranks())).into()))
         .collect();
-    let outputs = device::call::<_, Joined>(runner, RANKS, &cases).map_err(explained)?;
+    let outputs = device::call::<_, Joined>(runner, RANKS, &cases)
+        .map_err(|error| given(explained(error), |case| described(cases[case].0, &cases[case].1)))?;
     let all: Vec<Vec<&Joined>> = (0..cases.len()).map(|case| outputs.all(case).collect()).collect();
     let all_are = |wrong: GivesIds| cases.iter().zip(&all).all(|((late, _), found)| wrong(*late, found));
     let causes = causes(&MISTAKES, |wrong| all_are(*wrong));
@@ -29,7 +30,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Whoever makes the ids is rank 0 mostly. Then the others cannot have them before it, and must wait.
     let (late, comms): Case = (0, [0, 1].map(|number| (4 + number, of_ranks())).into());
     let outputs = device::call::<_, Joined>(runner, RANKS, &[(late, &comms)]);
-    let outputs = outputs.map_err(|error| explain(explained(error), by_a_look))?;
+    let outputs = outputs.map_err(|error| given(explain(explained(error), by_a_look), |_| described(late, &comms)))?;
     check(late, &comms, &outputs.all(0).collect::<Vec<_>>(), &[])
 }
 
@@ -61,9 +62,7 @@ const MISTAKES: [(GivesIds, &str); 2] = [
 fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined], causes: &[&str]) -> anyhow::Result<()> {
     let ids = |rank: usize| &found[rank].0;
     let of_another = |one: usize| (0..RANKS).any(|other| ids(one)[0] == ids(other)[1]);
-    let numbers: Vec<usize> = comms.iter().map(|(number, _)| *number).collect();
-    let given =
-        format!("communicators {numbers:?}; rank {late} asks when the others have both ids, for the last one first");
+    let given = described(late, comms);
     Claim::that((0..RANKS).all(|rank| ids(rank) == ids(0)), "the same ids on all ranks", format!("checksums of the ids: {}", listed(found)))
         .given(&*given)
         .verdict(Verdict::RanksDisagree)
@@ -85,6 +84,11 @@ fn check(late: usize, comms: &[(usize, Vec<f32>)], found: &[&Joined], causes: &[
             .or_fail("the ranks have joined, but not the same communicator")?;
     }
     Ok(())
+}
+
+fn described(late: usize, comms: &[(usize, Vec<f32>)]) -> String {
+    let numbers: Vec<usize> = comms.iter().map(|(number, _)| *number).collect();
+    format!("communicators {numbers:?}; rank {late} asks when the others have both ids, for the last one first")
 }
 
 const AS_TEXT: &str = "an id did not arrive as it was made. All of its 128 bytes count, and they have any value, also zero and what is no valid \
