@@ -5,4 +5,5 @@
 mod decode;
 mod folder;
 mod houses;
+mod learning;
 mod transforms;
