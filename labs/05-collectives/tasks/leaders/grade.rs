@@ -27,11 +27,16 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner
         .call::<_, (Numbers, Vec<Call>)>(RANKS, &cases)
         .map_err(|error| given(explain(error, why), |case| format!("nodes of {:?} ranks", cases[case].0)))?;
+    // The result if all ranks add up in the second step.
+    let all_add_up = cases.iter().enumerate().all(|(case, (nodes, numbers))| {
+        let wrong = sum_of_all_members(nodes, numbers);
+        outputs.all(case).all(|(observed, _)| observed[..] == wrong[..])
+    });
     for (case, (nodes, numbers)) in cases.iter().enumerate() {
         let observed: Vec<&[f64]> = outputs.all(case).map(|(numbers, _)| &numbers[..]).collect();
         let calls: Vec<&[Call]> = outputs.all(case).map(|(_, calls)| &calls[..]).collect();
         for rank in 0..RANKS {
-            check(rank, nodes, numbers, &observed, &calls)?;
+            check(rank, nodes, numbers, &observed, &calls, all_add_up)?;
         }
         for (rank, calls) in calls.iter().enumerate() {
             check_calls(rank, nodes, calls)?;
@@ -135,12 +140,14 @@ fn why(finding: &Finding) -> Option<String> {
     Some(why.into())
 }
 
+/// `all_add_up`: whether all that was observed is what [`sum_of_all_members`] gives.
 fn check(
     rank: usize,
     nodes: &[usize],
     given: &[Vec<f64>],
     observed: &[&[f64]],
     calls: &[&[Call]],
+    all_add_up: bool,
 ) -> anyhow::Result<()> {
     let expected = sum(given);
     let node = ranges(nodes).into_iter().find(|node| node.contains(&rank)).unwrap_or(0..RANKS);
@@ -152,12 +159,15 @@ fn check(
     let adds_again = after.any(|call| mates > 1 && call.members == of_this_node && call.operation.contains("reduce"));
     let of_node = sum(&given[node]);
     let leads = observed[leader] == &expected[..];
-    let times = |sum: &[f64], factor: usize| sum.iter().map(|value| value * factor as f64).collect::<Vec<_>>();
     let agree = observed.iter().all(|of| of == &observed[rank]);
     Claim::equal(&expected[..], observed[rank])
         .on_rank(rank)
         .given(format!("nodes of {nodes:?} ranks, by rank: {given:?}"))
         .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
+        .cause_if(
+            all_add_up,
+            "each node's sum was counted once per rank of the node: only leaders take part in the second step",
+        )
         .diagnose_if(
             rank != leader && leads,
             format!(
@@ -185,14 +195,18 @@ fn check(
             observed.iter().zip(given).all(|(observed, given)| *observed == &given[..]),
             "this is the rank's own tensor: nothing was reduced",
         )
-        .diagnose_if(
-            observed[rank] == &times(&expected, mates)[..],
-            "each node's sum was counted once per rank of the node: only leaders take part in the second step",
-        )
         .or_fail("this is not the sum over all ranks")
 }
 
 fn sum(given: &[Vec<f64>]) -> Vec<f64> {
     let add = |sum: Vec<f64>, of: &Vec<f64>| sum.iter().zip(of).map(|(sum, value)| sum + value).collect();
     given.iter().fold(vec![0.0; given[0].len()], add)
+}
+
+/// The sum in which each node's sum counts once for each rank of the node.
+fn sum_of_all_members(nodes: &[usize], given: &[Vec<f64>]) -> Vec<f64> {
+    let of_node = |node: std::ops::Range<usize>| {
+        sum(&given[node.clone()]).iter().map(|value| value * node.len() as f64).collect()
+    };
+    sum(&ranges(nodes).into_iter().map(of_node).collect::<Vec<_>>())
 }
