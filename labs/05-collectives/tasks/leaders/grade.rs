@@ -29,18 +29,16 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let outputs = runner
         .call::<_, (Numbers, Vec<Call>)>(RANKS, &cases)
         .map_err(|error| given(explain(error, why), |case| format!("nodes of {:?} ranks", cases[case].0)))?;
-    // What the second step gives if all ranks take part in it, after each has the sum of its node.
-    let by_all = cases.iter().enumerate().all(|(case, (nodes, numbers))| {
-        let of_node =
-            |node: Range<usize>| sum(&numbers[node.clone()]).into_iter().map(move |sum| sum * node.len() as f64);
-        let sums: Vec<Vec<f64>> = ranges(nodes).into_iter().map(|node| of_node(node).collect()).collect();
-        outputs.all(case).all(|(observed, _)| observed[..] == sum(&sums)[..])
+    // The result if all ranks add up in the second step.
+    let all_add_up = cases.iter().enumerate().all(|(case, (nodes, numbers))| {
+        let wrong = sum_of_all_members(nodes, numbers);
+        outputs.all(case).all(|(observed, _)| observed[..] == wrong[..])
     });
     for (case, (nodes, numbers)) in cases.iter().enumerate() {
         let observed: Vec<&[f64]> = outputs.all(case).map(|(numbers, _)| &numbers[..]).collect();
         let calls: Vec<&[Call]> = outputs.all(case).map(|(_, calls)| &calls[..]).collect();
         for rank in 0..RANKS {
-            check(rank, nodes, numbers, &observed, &calls, by_all)?;
+            check(rank, nodes, numbers, &observed, &calls, all_add_up)?;
         }
         for (rank, calls) in calls.iter().enumerate() {
             check_calls(rank, nodes, calls)?;
@@ -144,13 +142,14 @@ fn why(finding: &Finding) -> Option<String> {
     Some(why.into())
 }
 
+/// `all_add_up`: whether all that was observed is what [`sum_of_all_members`] gives.
 fn check(
     rank: usize,
     nodes: &[usize],
     given: &[Vec<f64>],
     observed: &[&[f64]],
     calls: &[&[Call]],
-    by_all: bool,
+    all_add_up: bool,
 ) -> anyhow::Result<()> {
     let expected = sum(given);
     let node = ranges(nodes).into_iter().find(|node| node.contains(&rank)).unwrap_or(0..RANKS);
@@ -167,7 +166,10 @@ fn check(
         .on_rank(rank)
         .given(format!("nodes of {nodes:?} ranks, by rank: {given:?}"))
         .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
-        .cause_if(by_all, "each node's sum was counted once per rank of the node: only leaders take part in the second step")
+        .cause_if(
+            all_add_up,
+            "each node's sum was counted once per rank of the node: only leaders take part in the second step",
+        )
         .diagnose_if(
             rank != leader && leads,
             format!(
@@ -201,4 +203,12 @@ fn check(
 fn sum(given: &[Vec<f64>]) -> Vec<f64> {
     let add = |sum: Vec<f64>, of: &Vec<f64>| sum.iter().zip(of).map(|(sum, value)| sum + value).collect();
     given.iter().fold(vec![0.0; given[0].len()], add)
+}
+
+/// The sum in which each node's sum counts once for each rank of the node.
+fn sum_of_all_members(nodes: &[usize], given: &[Vec<f64>]) -> Vec<f64> {
+    let of_node = |node: std::ops::Range<usize>| {
+        sum(&given[node.clone()]).iter().map(|value| value * node.len() as f64).collect()
+    };
+    sum(&ranges(nodes).into_iter().map(of_node).collect::<Vec<_>>())
 }

@@ -11,32 +11,39 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut shard = |rank: usize, samples: usize| -> Vec<f64> {
         random.numbers(samples).iter().map(|value| 10.0 * (rank + 1) as f64 + value).collect()
     };
-    let shards = vec![shard(0, 2), shard(1, 5), shard(2, 11)];
-    let with_none = vec![shard(0, 3), Vec::new(), shard(2, 7)];
-    let cases = [shards, with_none];
+    // The numbers of samples of all ranks, 23 and 19, are prime, and no shard's length is a product of 2 and 3, the numbers of ranks with samples:
+    // so a divisor that is a product of other counts never gives one rank the mean by chance.
+    let cases = [vec![shard(0, 5), shard(1, 7), shard(2, 11)], vec![shard(0, 5), Vec::new(), shard(2, 14)]];
     let outputs = runner.call::<_, Option<f64>>(3, &cases).map_err(|error| {
         let lengths = |case: usize| cases[case].iter().map(Vec::len).collect::<Vec<_>>();
         given(explain(error, absent), |case| format!("shards of {:?} samples", lengths(case)))
     })?;
     let all = [0, 1].map(|case| outputs.all(case).map(|mean| mean.unwrap_or(f64::NAN)).collect::<Vec<_>>());
-    for (shards, observed) in cases.iter().zip(&all) {
-        // Whether all ranks have what this mistake gives, of the shards and the rank's own.
-        let all_are = |mistake: Mistake| {
-            let is = |(own, seen): (&Vec<f64>, &f64)| {
+    let seen = || cases.iter().zip(&all);
+    // Whether all ranks have what this mistake gives in all cases. What a rank without samples returns depends on how it divides by 0.
+    let all_are = |mistake: Mistake| {
+        seen().all(|(shards, observed)| {
+            shards.iter().zip(observed).filter(|(own, _)| !own.is_empty()).all(|(own, seen)| {
                 let wrong = mistake(shards, own);
-                (wrong - seen).abs() <= TOLERANCE || (!wrong.is_finite() && !seen.is_finite())
-            };
-            shards.iter().zip(observed).all(is)
-        };
-        let causes = causes(&CAUSES, |mistake| all_are(*mistake));
+                is(wrong, *seen) || (wrong.is_nan() && seen.is_nan())
+            })
+        })
+    };
+    let causes = causes(&CAUSES, |mistake| all_are(*mistake));
+    let right_rank = (0..3).find(|rank| seen().all(|(shards, observed)| is(observed[*rank], mean_of_all(shards))));
+    for (shards, observed) in seen() {
         for rank in 0..shards.len() {
-            check(rank, shards, observed, &causes)?;
+            check(rank, shards, observed, &causes, right_rank)?;
         }
     }
     Ok(())
 }
 
-/// The result that a mistake gives, of the shards and the rank's own one.
+fn is(one: f64, other: f64) -> bool {
+    (one - other).abs() <= TOLERANCE
+}
+
+/// The result that a mistake gives on a rank with samples, of the shards and the rank's own one.
 type Mistake = fn(&[Vec<f64>], &[f64]) -> f64;
 
 fn sum(shards: &[Vec<f64>]) -> f64 {
@@ -51,6 +58,19 @@ fn count(shards: &[Vec<f64>]) -> usize {
     shards.iter().map(Vec::len).sum()
 }
 
+fn mean_of_all(shards: &[Vec<f64>]) -> f64 {
+    sum(shards) / count(shards) as f64
+}
+
+fn with_samples(shards: &[Vec<f64>]) -> usize {
+    shards.iter().filter(|shard| !shard.is_empty()).count()
+}
+
+fn longest(shards: &[Vec<f64>]) -> usize {
+    shards.iter().map(Vec::len).max().unwrap_or(0)
+}
+
+/// The sum of the means of all ranks with samples.
 fn means(shards: &[Vec<f64>]) -> f64 {
     shards.iter().filter(|shard| !shard.is_empty()).map(|shard| mean_of(shard)).sum()
 }
@@ -58,25 +78,24 @@ fn means(shards: &[Vec<f64>]) -> f64 {
 const OF_MEANS: &str = "this is the mean of the ranks' means, in which a sample on a rank with few samples counts more: add up sums and counts over the \
                         ranks, and divide once";
 
-const CAUSES: [(Mistake, &str); 12] = [
+const CAUSES: [(Mistake, &str); 14] = [
+    // A rank without samples has the mean 0, none, or NaN.
     (|shards, _| means(shards) / shards.len() as f64, OF_MEANS),
-    // Where a rank has no samples, the two differ.
-    (
-        |shards, _| match shards.iter().filter(|shard| !shard.is_empty()).count() {
-            all if all == shards.len() => f64::MAX,
-            some => means(shards) / some as f64,
-        },
-        OF_MEANS,
-    ),
+    (|shards, _| means(shards) / with_samples(shards) as f64, OF_MEANS),
+    (|shards, _| shards.iter().map(|shard| mean_of(shard)).sum::<f64>() / shards.len() as f64, OF_MEANS),
     (|shards, _| sum(shards), "this is the sum over all samples: divide it by the number of samples on all ranks"),
     (
         |shards, own| sum(shards) / own.len() as f64,
         "the sum of all ranks was divided by this rank's own number of samples: reduce the count as well",
     ),
     (
-        |shards, own| sum(shards) / (own.len().max(1) * shards.len()) as f64,
+        |shards, own| sum(shards) / (own.len() * shards.len()) as f64,
         "the sum of all ranks was divided by this rank's count times the number of ranks, as if all shards were as long as its own: add up \
          the counts, too",
+    ),
+    (
+        |shards, _| sum(shards) / (longest(shards) * shards.len()) as f64,
+        "the sum was divided as if each rank had as many samples as the longest shard: a padded position is not a sample. Add up the counts",
     ),
     (|shards, _| sum(shards) / shards.len() as f64, "the sum was divided by the number of ranks, not of samples"),
     (
@@ -85,23 +104,16 @@ const CAUSES: [(Mistake, &str); 12] = [
     ),
     (|_, own| mean_of(own), "this is the mean of the rank's own samples: nothing was reduced"),
     (
-        |shards, _| sum(shards) / count(shards) as f64 / shards.len() as f64,
+        |shards, _| mean_of_all(shards) / shards.len() as f64,
         "the mean is divided by the number of ranks as well: sum and count are of all ranks already",
     ),
-    (
-        |shards, _| (sum(shards) / count(shards) as f64).floor(),
-        "the mean is rounded down to a whole number: divide without rounding",
-    ),
+    (|shards, _| mean_of_all(shards).floor(), "the mean is rounded down to a whole number: divide without rounding"),
     (
         |shards, _| shards.iter().map(|shard| shard.iter().sum::<f64>().trunc()).sum::<f64>() / count(shards) as f64,
         "each rank's sum is cut to a whole number before it is added: keep the sum in double precision",
     ),
-    // Where all ranks have samples, it is the mean.
     (
-        |shards, _| match count(shards) + shards.iter().filter(|shard| shard.is_empty()).count() {
-            all if all == count(shards) => f64::MAX,
-            more => sum(shards) / more as f64,
-        },
+        |shards, _| sum(shards) / (count(shards) + shards.len() - with_samples(shards)) as f64,
         "a rank without samples is counted as if it had one: its count is 0, and only the sum of all counts is a divisor",
     ),
 ];
@@ -120,25 +132,22 @@ fn absent(finding: &Finding) -> Option<String> {
     })
 }
 
-fn check(rank: usize, shards: &[Vec<f64>], observed: &[f64], causes: &[&str]) -> anyhow::Result<()> {
-    let expected = sum(shards) / count(shards) as f64;
+/// `right_rank`: a rank that has the mean in all cases.
+fn check(
+    rank: usize,
+    shards: &[Vec<f64>],
+    observed: &[f64],
+    causes: &[&str],
+    right_rank: Option<usize>,
+) -> anyhow::Result<()> {
+    let expected = mean_of_all(shards);
     let (own, seen) = (&shards[rank], observed[rank]);
-    let longest = shards.iter().map(Vec::len).max().unwrap_or(0);
-    let is = |one: f64, other: f64| (one - other).abs() <= TOLERANCE;
-    let right_rank = (0..shards.len()).find(|of| is(observed[*of], expected));
     let agree = observed.iter().all(|mean| is(*mean, seen) || (mean.is_nan() && seen.is_nan()));
     Claim::close(&[expected], &observed[rank..=rank], TOLERANCE)
         .on_rank(rank)
         .given(format!("{} on rank {rank}, by rank: {shards:?}", counted(own.len(), "sample")))
         .verdict(if agree { Verdict::WrongValue } else { Verdict::RanksDisagree })
         .causes(causes)
-        .cause_if(
-            agree && is(seen, sum(shards) / (longest * shards.len()) as f64),
-            format!(
-                "the sum was divided as if each rank had {longest} samples, as many as the longest shard: a padded position is not a \
-                 sample. Add up the counts"
-            ),
-        )
         .diagnose_if(
             observed.iter().all(|mean| mean.is_nan()) && shards.iter().any(Vec::is_empty),
             "this is NaN on every rank, because a rank without samples has put NaN into the sum: its mean is 0 / 0, which is NaN, and so is \

@@ -54,3 +54,7 @@ pub fn longest(group: &ProcessGroup, losses: &Tensor) -> Result<f64> {
 /// Takes its own shard for the length of all.
 #[edit(totals.double_value(&[1]) => (losses.numel().max(1) * group.size().get()) as f64)]
 pub fn as_long_as_own() {}
+
+/// Divides by its own number of samples, and twice by the number of ranks.
+#[edit(totals.double_value(&[1]) => (losses.numel() * group.size().get().pow(2)) as f64)]
+pub fn own_count_and_ranks() {}

@@ -12,14 +12,15 @@ struct Reduced {
     sent: usize,
 }
 
-/// A mistake in the second half of a ring all-reduce.
+/// A mistake in the second half of a ring all-reduce, or one with the same result.
 #[derive(Clone, Copy, PartialEq)]
 enum Half {
     /// It is missing.
     Missing,
     /// It adds the chunks that arrive.
     Adds,
-    /// It sends the chunks of the first half again, which are not finished.
+    /// It sends the chunks of the first half again, which are not finished, so each rank's own chunk goes to all ranks. So it does if the first
+    /// half replaces chunks instead of adding to them.
     Again,
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     check_traffic(&traffic)
 }
 
-/// The mistakes in the second half, with their diagnoses.
+/// The mistakes with their diagnoses.
 const CAUSES: [(Half, &str); 3] = [
     (
         Half::Missing,
@@ -70,8 +71,9 @@ const CAUSES: [(Half, &str); 3] = [
     (Half::Adds, "in the second half, finished chunks were added to partial sums: they must replace them"),
     (
         Half::Again,
-        "the second half begins with a chunk that is not finished, the same one as the first half: after the first half, rank r has finished \
-         chunk r + 1, which arrived last, and sends that one first",
+        "chunk r is the one that rank r began with, without the other ranks' numbers. Either the first half replaces chunks instead of adding \
+         to them, or the second half begins with the same chunk as the first, which is not finished: after the first half, rank r has \
+         finished chunk r + 1, which arrived last, and sends that one first",
     ),
 ];
 

@@ -96,3 +96,7 @@ pub fn fewer_chunks() {}
 /// Puts the sums into the list, in place of the views.
 #[edit(let _ = chunks[of(step + 1)].g_add_(&arrived) => chunks[of(step + 1)] = &chunks[of(step + 1)] + &arrived)]
 pub fn no_views() {}
+
+/// Replaces chunks in the first half instead of adding to them.
+#[edit(let _ = chunks[of(step + 1)].g_add_(&arrived) => chunks[of(step + 1)].copy_(&arrived))]
+pub fn replaces() {}
