@@ -116,10 +116,6 @@ pub fn leaders_twice() {}
 #[edit(leaders.all_reduce(tensor, ReduceOp::Sum) => leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum))]
 pub fn one_leader() {}
 
-/// Adds up twice among the leaders.
-#[edit({ leaders.all_reduce(tensor, ReduceOp::Sum)?; } => { leaders.all_reduce(tensor, ReduceOp::Sum)?; leaders.all_reduce(tensor, ReduceOp::Sum)?; })]
-pub fn leaders_twice() {}
-
 /// Adds up among all ranks in the second step, when every rank has its node's sum.
 #[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => node.all_reduce(tensor, ReduceOp::Sum)?;)]
 #[edit(if let Some(leaders) = among_leaders { leaders.all_reduce(tensor, ReduceOp::Sum)?; } => group.all_reduce(tensor, ReduceOp::Sum)?;)]

@@ -65,10 +65,9 @@ pub fn adds_up(recipe: &Recipe, step: u64) -> f64 {
 pub fn whole_times() {}
 
 /// Divides the batches as integers, and begins with a rate of 0.
-pub fn whole_times_from_zero(recipe: &Recipe, step: u64) -> f64 {
-    let times = recipe.batch_of_a_rank * recipe.ranks / recipe.batch;
-    rising(recipe, step, 0.0, recipe.lr * times as f64)
-}
+#[edit((recipe.batch_of_a_rank * recipe.ranks) as f64 / recipe.batch as f64 => (recipe.batch_of_a_rank * recipe.ranks / recipe.batch) as f64)]
+#[edit((1.0 + (times - 1.0) * risen) => times * risen)]
+pub fn whole_times_from_zero() {}
 
 /// Scales by the batch of one rank.
 #[edit(recipe.batch_of_a_rank * recipe.ranks => recipe.batch_of_a_rank)]
