@@ -93,12 +93,13 @@ make_wheels() {
   fi
   # maturin writes down what is compiled in.
   python3 - "$OUT"/lockstep_course-*_x86_64.whl "$OUT/lockstep-$VERSION.cdx.json" <<'END'
-import json, sys, zipfile
+import json, os, sys, zipfile
 with zipfile.ZipFile(sys.argv[1]) as wheel:
     bills = [name for name in wheel.namelist() if "/sboms/" in name and name.endswith(".json")]
     if len(bills) != 1:
         sys.exit(f"release: error: the wheel has {len(bills)} bills of materials, not one: {bills}")
-    bill = json.loads(wheel.read(bills[0]))
+    # Without the place of the checkout, by which the workspace's own packages are referred to.
+    bill = json.loads(wheel.read(bills[0]).decode().replace(f"path+file://{os.getcwd()}/", ""))
 if bill.get("bomFormat") != "CycloneDX" or len(bill.get("components", [])) < 50:
     sys.exit("release: error: the wheel's bill of materials is not one")
 with open(sys.argv[2], "w") as file:
