@@ -115,8 +115,3 @@ pub fn leaders_twice() {}
 /// Reduces among the leaders, which leaves the sum on the first one.
 #[edit(leaders.all_reduce(tensor, ReduceOp::Sum) => leaders.reduce(tensor, Rank::ZERO, ReduceOp::Sum))]
 pub fn one_leader() {}
-
-/// Adds up among all ranks in the second step, when every rank has its node's sum.
-#[edit(node.reduce(tensor, Rank::ZERO, ReduceOp::Sum)?; => node.all_reduce(tensor, ReduceOp::Sum)?;)]
-#[edit(if let Some(leaders) = among_leaders { leaders.all_reduce(tensor, ReduceOp::Sum)?; } => group.all_reduce(tensor, ReduceOp::Sum)?;)]
-pub fn all_members() {}
