@@ -1,18 +1,20 @@
 //! The stacks of another process's threads, read by py-spy, gdb or eu-stack, whichever is installed.
 //!
-//! The process goes on running: it is held only while a tool reads it. A tool that takes too long is killed. [`NoProgress`] says
-//! why a process makes none: it is stopped, traced, or waits in the kernel, where not even SIGKILL can end it.
+//! The process goes on running: it is held only while a tool reads it. A tool that takes too long is killed, and what it has stopped is
+//! continued. [`NoProgress`] says why a process makes none: it is stopped, traced, or waits in the kernel, where not even SIGKILL can end it.
 
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Read, Seek};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use thiserror::Error;
 
 use crate::proc::{Stat, Status, executable, is_python, threads};
@@ -161,8 +163,13 @@ fn ask(tool: &Tool, pid: i32, limit: Duration, signals: &Signals) -> Result<Resu
     let mut command = Command::new(tool.name);
     command.args(tool.before).arg(pid.to_string()).args(tool.after);
     command.stdin(Stdio::null()).stdout(copy(&output)?).stderr(copy(&output)?);
+    let held = Held::of(pid);
     let group = Group::start(&mut command).map_err(cannot(format!("start {}", tool.name)))?;
-    let outcome = group.finish(Instant::now() + limit, signals).map_err(cannot(format!("wait for {}", tool.name)))?;
+    let outcome = group.finish(Instant::now() + limit, signals).map_err(cannot(format!("wait for {}", tool.name)));
+    if !matches!(&outcome, Ok(Outcome::Ended(status)) if status.success()) {
+        held.go_on();
+    }
+    let outcome = outcome?;
     let mut bytes = Vec::new();
     output
         .rewind()
@@ -174,6 +181,27 @@ fn ask(tool: &Tool, pid: i32, limit: Duration, signals: &Signals) -> Result<Resu
         Outcome::Ended(status) => Ok(Err(format!("{status}: {}", last_line(&text)))),
         Outcome::TimedOut => Ok(Err(format!("no answer within {} s", limit.as_secs()))),
         Outcome::Signalled(signal) => Err(StacksError::Signalled(signal)),
+    }
+}
+
+/// A process that a tool may stop. A tool that is killed between attaching, which sends SIGSTOP, and its first wait leaves the process
+/// stopped: see ptrace(2).
+struct Held(Option<OwnedFd>);
+
+impl Held {
+    /// One that was stopped before the tool came stays so.
+    fn of(pid: i32) -> Self {
+        let is_stopped = Stat::of(pid).is_none_or(|stat| stat.state == 'T');
+        let open = || pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok();
+        Held(if is_stopped { None } else { open() })
+    }
+
+    /// After the tool's end; also takes back a SIGSTOP that has not arrived.
+    fn go_on(&self) {
+        if let Some(process) = &self.0 {
+            // An error means that it has ended, or belongs to somebody else, whom the tool could not stop either.
+            let _ = pidfd_send_signal(process, Signal::CONT);
+        }
     }
 }
 
@@ -284,7 +312,7 @@ impl fmt::Display for NoProgress {
 
 #[cfg(test)]
 mod tests {
-    use rustix::process::{Pid, Signal, kill_process};
+    use rustix::process::kill_process;
 
     use super::*;
     use crate::KillOnDrop;
@@ -368,23 +396,42 @@ mod tests {
         assert_eq!(waits, 2, "the second look ends it");
     }
 
-    #[test]
-    fn tells_a_stopped_process_from_a_sleeping_one() {
+    /// A process that sleeps, and its id.
+    fn sleeper() -> (KillOnDrop, i32) {
         let child = KillOnDrop(Command::new("sleep").arg("1000").spawn().unwrap());
         let pid = child.0.id() as i32;
-        let sleeps = |stat: Stat| stat.state == 'S' && stat.name == "sleep";
-        let begun = Instant::now();
-        while !Stat::of(pid).is_some_and(sleeps) {
-            assert!(begun.elapsed() < Duration::from_secs(60), "sleep (pid {pid}) does not sleep: {:?}", Stat::of(pid));
-            std::thread::yield_now();
-        }
+        await_state(pid, |stat| stat.state == 'S' && stat.name == "sleep");
+        (child, pid)
+    }
+
+    fn await_state(pid: i32, is: impl Fn(&Stat) -> bool) {
+        crate::watchdog::until(|| Stat::of(pid).as_ref().is_some_and(&is)).unwrap();
+    }
+
+    #[test]
+    fn tells_a_stopped_process_from_a_sleeping_one() {
+        let (_child, pid) = sleeper();
         assert_eq!(NoProgress::of(pid), None);
         kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
-        while Stat::of(pid).is_some_and(|stat| stat.state != 'T') {
-            assert!(begun.elapsed() < Duration::from_secs(60), "sleep (pid {pid}) does not stop: {:?}", Stat::of(pid));
-            std::thread::yield_now();
-        }
+        await_state(pid, |stat| stat.state == 'T');
         assert_eq!(NoProgress::of(pid).map(|at| at.state), Some('T'));
         assert_eq!(NoProgress::of(i32::MAX), None);
+    }
+
+    /// A tool that fails while it holds the process, as one that is killed at its deadline does.
+    const STOPS: Tool =
+        Tool { name: "sh", python: false, before: &["-c", "kill -STOP $0; exit 3"], after: &[], main_thread: "" };
+
+    #[test]
+    fn a_process_goes_on_after_a_tool_that_has_failed() {
+        let (_child, pid) = sleeper();
+        let failed = || ask(&STOPS, pid, Duration::from_secs(1000), &Signals::default()).unwrap().unwrap_err();
+        assert!(failed().starts_with("exit status: 3"));
+        await_state(pid, |stat| stat.state == 'S');
+        // What somebody else has stopped stays so.
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::STOP).unwrap();
+        await_state(pid, |stat| stat.state == 'T');
+        failed();
+        assert_eq!(NoProgress::of(pid).map(|at| at.state), Some('T'));
     }
 }
