@@ -123,7 +123,7 @@ const CHANGING: &[i64] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chmod,
     libc::SYS_fchmodat,
-    libc::SYS_fchmodat2,
+    452, // fchmodat2, the same number on all architectures; libc names it on some
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chown,
     #[cfg(target_arch = "x86_64")]
