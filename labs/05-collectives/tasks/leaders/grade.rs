@@ -207,8 +207,7 @@ fn sum(given: &[Vec<f64>]) -> Vec<f64> {
 
 /// The sum in which each node's sum counts once for each rank of the node.
 fn sum_of_all_members(nodes: &[usize], given: &[Vec<f64>]) -> Vec<f64> {
-    let of_node = |node: Range<usize>| {
-        sum(&given[node.clone()]).iter().map(|value| value * node.len() as f64).collect()
-    };
+    let of_node =
+        |node: Range<usize>| sum(&given[node.clone()]).iter().map(|value| value * node.len() as f64).collect();
     sum(&ranges(nodes).into_iter().map(of_node).collect::<Vec<_>>())
 }
