@@ -219,8 +219,10 @@ impl Start {
     }
 }
 
-/// Gives signals that the agent handles their default action. Ignored ones stay ignored, as by execve(2), except for SIGPIPE, which
-/// Rust's runtime ignores.
+/// What the runtimes of Rust and Python ignore for themselves. Python, too, gives the programs that it starts the default.
+const RUNTIMES: [libc::c_int; 2] = [libc::SIGPIPE, libc::SIGXFSZ];
+
+/// Gives signals that the agent handles their default action. Ignored ones stay ignored, as by execve(2), except for those in [`RUNTIMES`].
 ///
 /// # Safety
 /// Call it in the child of a fork: in the agent it would undo the agent's handlers.
@@ -232,7 +234,7 @@ unsafe fn default_signals() {
             let mut now: libc::sigaction = mem::zeroed();
             // The C library refuses the numbers that it keeps for itself.
             let known = libc::sigaction(signal, ptr::null(), &mut now) == 0;
-            if known && (now.sa_sigaction != libc::SIG_IGN || signal == libc::SIGPIPE) {
+            if known && (now.sa_sigaction != libc::SIG_IGN || RUNTIMES.contains(&signal)) {
                 libc::sigaction(signal, &default, ptr::null_mut());
             }
         }
@@ -385,16 +387,17 @@ pub fn this_program() -> OsString {
     format!("/proc/{}/exe", std::process::id()).into()
 }
 
-/// The command that starts `program` so that it dies with **this thread**, which must therefore be the main thread. Arguments and
-/// environment are added as to any other command.
+/// The command that starts `program` so that it dies with **this thread**, which must therefore be the main thread, with a worker's signals.
+/// Arguments and environment are added as to any other command.
 pub fn dying_with_parent(program: &OsStr) -> Command {
     let mut command = Command::new(program);
     let parent = getpid().as_raw_pid();
-    let ask = move || match die_with_parent(parent)? {
-        true => Ok(()),
-        false => Err(Errno::SRCH.into()),
+    let ask = move || {
+        // SAFETY: this is the child of a fork.
+        unsafe { default_signals() };
+        if die_with_parent(parent)? { Ok(()) } else { Err(Errno::SRCH.into()) }
     };
-    // SAFETY: the closure makes two system calls and allocates nothing, as signal-safety(7) demands in the child of a fork.
+    // SAFETY: the closure makes only system calls and allocates nothing, as signal-safety(7) demands in the child of a fork.
     unsafe { command.pre_exec(ask) };
     command
 }

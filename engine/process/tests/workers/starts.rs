@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Stdio};
 
 use lockstep_process::Signal;
 use lockstep_process::proc::Status;
@@ -81,14 +82,21 @@ fn a_program_that_cannot_be_started_is_reported_with_its_reason() {
 
 /// Handlers end with exec in any case. What the agent ignores or blocks does not.
 fn a_worker_begins_with_the_signals_of_a_new_program() {
-    let mut agent = AgentProcess::launch();
+    // As a program in Python that replaces itself by the agent.
+    let mut agent = AgentProcess::launch_with(|command| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(command.get_program()).args(command.get_args());
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        *command = shell;
+        command
+    });
     agent.start(0, "while read n mask; do case $n in SigBlk:|SigIgn:) echo $mask;; esac; done < /proc/self/status");
     let status = Status::of(agent.pid()).unwrap();
     let mask = |name| u64::from_str_radix(status.field(name).unwrap(), 16).unwrap();
-    let pipe = 1 << (Signal::PIPE.as_raw() - 1);
-    assert_eq!(mask("SigIgn") & pipe, pipe, "Rust's runtime ignores SIGPIPE in the agent");
+    let theirs: u64 = [Signal::PIPE, Signal::XFSZ].iter().map(|signal| 1 << (signal.as_raw() - 1)).sum();
+    assert_eq!(mask("SigIgn") & theirs, theirs, "Rust's runtime ignores SIGPIPE in the agent");
     agent.expect_printed(&format!("{:016x}", mask("SigBlk")));
-    agent.expect_printed(&format!("{:016x}", mask("SigIgn") & !pipe));
+    agent.expect_printed(&format!("{:016x}", mask("SigIgn") & !theirs));
     assert_eq!(agent.ask("next"), "died 0 0 exit code 0");
     agent.close();
 }
