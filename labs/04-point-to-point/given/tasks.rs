@@ -54,20 +54,24 @@ struct Prefetched {
 /// The computation that `prefetch` calls.
 type Compute<'a> = &'a mut dyn FnMut(&Tensor) -> f64;
 
-/// Inputs: batches of the same length. Rank 0 sends them, and rank 1 runs the answer.
+/// Inputs: batches of the same length. Rank 0 sends them, each when the computation on the one before has begun, so that what this one reads first
+/// does not depend on who is faster. Rank 1 runs the answer.
 pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec<f64>>) -> Task {
     /// How many looks to wait for the next batch: a second, and more on a busy machine, where the sender needs longer, too. Without a
-    /// receive in progress, it never arrives.
+    /// receive in progress, it never arrives. The sender waits as long for a computation, which an answer that receives first begins later.
     const LOOKS: usize = 450;
     /// More looks than pass between the end of a send and the end of its receive.
     const ARRIVAL: usize = 25;
-    let key = |number: usize| format!("prefetch/sent/{number}");
+    let key = |what: &str, number: usize| format!("prefetch/{what}/{number}");
     Task::in_group("prefetch", move |group, batches: Vec<Vec<f64>>| {
         let mut seen = Prefetched::default();
         if group.rank().is_zero() {
             for (number, batch) in batches.iter().enumerate() {
+                if number > 0 {
+                    there_within(group.store(), &key("begun", number - 1), LOOKS);
+                }
                 group.send(&tensor(batch), Rank::new(1), 0)?;
-                group.store().set(&key(number), "")?;
+                group.store().set(&key("sent", number), "")?;
             }
             return Ok(seen);
         }
@@ -80,11 +84,14 @@ pub fn prefetch(answer: fn(&ProcessGroup, usize, i64, Compute<'_>) -> Result<Vec
                 |batch: &Tensor| numbers(batch).map(|all| all.into_iter().map(f64::to_bits).collect::<Vec<_>>()).ok();
             let at_first = bits(batch);
             let next = overlapped.len() + 1;
+            let _ = group.store().set(&key("begun", next - 1), ""); // after an error the sender goes on all the same, later
             let receives: Vec<bool> = group.called().iter().map(|called| called.waited).collect();
             arrived.push(receives.iter().filter(|waited| **waited).count());
             coming.push(receives.len() - arrived.last().unwrap_or(&0));
             overlapped.push(
-                receives.contains(&false) && next < batches.len() && there_within(group.store(), &key(next), LOOKS),
+                receives.contains(&false)
+                    && next < batches.len()
+                    && there_within(group.store(), &key("sent", next), LOOKS),
             );
             (0..ARRIVAL).for_each(|_| sleep(LOOK));
             changed.push(at_first != bits(batch));
