@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::runner::COMPUTES;
+use crate::runner::{COMPUTES, IN_NO_CALL};
 
 /// The result of grading a task: no finding, or the first one.
 pub type GradeResult = Result<(), Box<Finding>>;
@@ -114,7 +114,7 @@ impl Finding {
 
     /// Returns true for a hang in which ranks may wait for each other: none computes, and at least one may be in an operation of a group.
     pub fn ranks_wait(&self) -> bool {
-        let outside = |line: &String| line.contains("is in no call");
+        let outside = |line: &String| line.contains(IN_NO_CALL);
         let all_outside = !self.table.is_empty() && self.table.iter().all(outside);
         self.verdict == Verdict::Hang && !self.diagnosis.contains(COMPUTES) && !all_outside
     }

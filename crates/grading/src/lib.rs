@@ -36,6 +36,7 @@ pub use lockstep_contract::counted;
 pub use package::checksums;
 pub use python::{Python, PythonMissing};
 pub use runner::{
-    BESIDE, CallOptions, DEADLINE, Inputs, JOINS, Options, Outputs, RankOutcome, Runner, SEPARATOR, at_seeds,
+    BESIDE, CallOptions, DEADLINE, IN_NO_CALL, Inputs, JOINS, Options, Outputs, RankOutcome, Runner, SEPARATOR,
+    at_seeds,
 };
 pub use workplace::{MARKER, Workplace};

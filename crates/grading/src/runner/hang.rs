@@ -261,10 +261,12 @@ const LOOKS: usize = 100;
 const LOOK: Duration = Duration::from_millis(20);
 /// What comes between the call in which a rank waits and its others in progress.
 pub const BESIDE: &str = "; also in progress: ";
+/// What comes between those others.
+pub const SEPARATOR: &str = " and ";
 /// What a rank that waits for the members of a new group does.
 pub const JOINS: &str = "waits in new_group: group";
-/// What comes between those.
-pub const SEPARATOR: &str = " and ";
+/// What a rank does that no other rank can keep waiting.
+pub const IN_NO_CALL: &str = "is in no call";
 
 /// What ranks do that have joined no group. A rank alone need not join one.
 fn outside(pids: &[u32]) -> BTreeMap<usize, String> {
@@ -306,7 +308,7 @@ fn describe(at: &RankState) -> String {
         RankState::Failed { call, why } => format!("failed in {call} ({why})"),
         RankState::Joining { group, .. } if group == WHOLE_JOB => "waits in init_process_group".into(),
         RankState::Joining { group, members } => format!("{JOINS} {group} of ranks {members:?}"),
-        RankState::Between { finished } => format!("is in no call, after {}", counted(*finished, "finished call")),
+        RankState::Between { finished } => format!("{IN_NO_CALL}, after {}", counted(*finished, "finished call")),
         RankState::Left { finished, panicking: false } => {
             format!("has left the group after {}", counted(*finished, "call"))
         }

@@ -28,7 +28,7 @@ use outcome::{first_death, first_finding, leak, misunderstood, of_machine};
 
 pub use call::CallOptions;
 pub(crate) use hang::COMPUTES;
-pub use hang::{BESIDE, JOINS, SEPARATOR};
+pub use hang::{BESIDE, IN_NO_CALL, JOINS, SEPARATOR};
 pub(crate) use limits::exec as confined;
 pub use limits::{Bounds, CONFINED, writes_are_confined};
 pub use outcome::RankOutcome;

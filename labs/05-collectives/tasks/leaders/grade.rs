@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use lockstep_grading::{Claim, Finding, JOINS, Numbers, Runner, Verdict, explain, given, joined};
+use lockstep_grading::{Claim, Finding, IN_NO_CALL, JOINS, Numbers, Runner, Verdict, explain, given, joined};
 use serde::Deserialize;
 
 const RANKS: usize = 4;
@@ -133,7 +133,7 @@ fn why(finding: &Finding) -> Option<String> {
     {
         "some ranks wait in an operation of all ranks, and others in one of their own group, so they wait for each other: each step is an \
          operation of the group whose ranks take part in it"
-    } else if some_rank("is in no call") {
+    } else if some_rank(IN_NO_CALL) {
         "a rank waits, but not in an operation of a group, so the others cannot wake it. The ranks of a node must wait for their leader \
          in the operation that passes the result on"
     } else {

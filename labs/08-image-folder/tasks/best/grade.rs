@@ -1,6 +1,6 @@
 //! Grades `best`: the epoch that each of three ranks keeps, with shares of different length and accuracy.
 
-use lockstep_grading::{Claim, Finding, Runner, Verdict, counted, explain, given, joined};
+use lockstep_grading::{Claim, Finding, IN_NO_CALL, Runner, Verdict, counted, explain, given, joined};
 
 /// By epoch and rank, the number of right predictions and of photographs.
 type Epochs = Vec<Vec<(usize, usize)>>;
@@ -189,7 +189,7 @@ fn why(finding: &Finding, cases: &[Epochs]) -> Option<String> {
         .collect();
     let ended: Vec<(usize, usize)> = (0..)
         .zip(&finding.table)
-        .filter_map(|(rank, line)| Some((rank, number(line, "is in no call, after ")?)))
+        .filter_map(|(rank, line)| Some((rank, number(line.split_once(IN_NO_CALL)?.1, ", after ")?)))
         .collect();
     let (&(_, call, operation), &(_, made)) = (waits.first()?, ended.first()?);
     let same = waits.iter().all(|wait| wait.1 == call) && ended.iter().all(|ended| ended.1 == made);
