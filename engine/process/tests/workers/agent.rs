@@ -24,8 +24,8 @@ impl AgentProcess {
 
     pub(crate) fn launch_with(change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.arg(AGENT).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = change(&mut command).spawn().unwrap();
+        let command = change(command.arg(AGENT));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let (input, output) = (child.stdin.take(), BufReader::new(child.stdout.take().unwrap()));
         let printed = BufReader::new(child.stderr.take().unwrap());
         let mut agent = AgentProcess { child, input, output, printed, families: vec![] };

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use lockstep_process::Signal;
 use lockstep_process::proc::Status;
@@ -86,7 +86,6 @@ fn a_worker_begins_with_the_signals_of_a_new_program() {
     let mut agent = AgentProcess::launch_with(|command| {
         let mut shell = Command::new("sh");
         shell.args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#]).arg(command.get_program()).args(command.get_args());
-        shell.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         *command = shell;
         command
     });
