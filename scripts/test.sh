@@ -247,7 +247,16 @@ check_arm() {
 # Where the time of the tests went.
 tell_times() {
   local reports=("$COSTS"/*.xml)
-  [ ! -f "${reports[0]}" ] || ! command -v python3 >/dev/null || python3 scripts/lib/times.py "${reports[@]}" | sed 's/^/test: /'
+  [ ! -f "${reports[0]}" ] || ! command -v python3 >/dev/null || python3 scripts/lib/test_reports.py times "${reports[@]}" | sed 's/^/test: /'
+}
+
+# The last that is printed: where only the end of a long output is at hand, it says what failed.
+tell_failed() {
+  local report
+  for report in "$COSTS"/*.xml "$LEARNING_REPORT"; do
+    [ ! -f "$report" ] || ! command -v python3 >/dev/null || python3 scripts/lib/test_reports.py failed "$report" | sed 's/^/test: /'
+  done
+  { grep -hE '(\.\.\. FAILED$|: error: )' "$COSTS"/*.txt || true; } 2>/dev/null | sed 's/^/test: failed: /'
 }
 
 # What single tests could not check here: they pass and print it on stdout, but they prove nothing.
@@ -286,7 +295,7 @@ summarize() {
   tell_times
   tell_unverified
   printf 'test: %s\n' "${SUMMARY[@]}"
-  [ "$FAILED" = 0 ] || { printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}" && exit 1; }
+  [ "$FAILED" = 0 ] || { tell_failed && printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}" && exit 1; }
   printf 'test: passed (%d of %d steps verified)\n' "$PASSED" "${#SUMMARY[@]}"
 }
 
@@ -341,8 +350,9 @@ scripts/setup.sh
 find_peer
 WAS_EMPTY=0
 REPORT=$TARGET/nextest/${NEXTEST_PROFILE:-default}/junit.xml # nextest's, of this run
+LEARNING_REPORT=$TARGET/nextest/learning/junit.xml
 COSTS=$TARGET/test-run # of each step: seconds of processor time, reports, output
-rm -rf "$TARGET/book.txt" "$REPORT" "$COSTS"
+rm -rf "$TARGET/book.txt" "$REPORT" "$LEARNING_REPORT" "$COSTS"
 mkdir -p "$COSTS"
 YARDSTICK=$(python3 scripts/budget.py --measure 2>/dev/null || true)
 case ${1:-} in
