@@ -200,7 +200,9 @@ pub(crate) fn first_failure(deaths: &[Failure]) -> Option<usize> {
 /// The first death, unless another error is proven to be older.
 fn earliest(deaths: &[Failure], first: usize) -> (usize, &Failure) {
     let (begun, _) = deaths[first].span();
-    let older = deaths.iter().enumerate().filter(|(_, failure)| failure.span().1 < begun);
+    // The time of a death is when the agent learned of it: of deaths, only the order counts, also where the clock was set back meanwhile.
+    let recorded = |failure: &Failure| matches!(failure.reason, Reason::Recorded { when: Some(_), .. });
+    let older = deaths.iter().enumerate().filter(|(_, failure)| recorded(failure) && failure.span().1 < begun);
     older.min_by_key(|(_, failure)| failure.span().1).unwrap_or((first, &deaths[first]))
 }
 

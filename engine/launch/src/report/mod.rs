@@ -311,6 +311,9 @@ Logs: /logs/none_x
             (report.root().death.rank, ranks(&report.failures), ranks(&report.stopped)),
             (1, vec![1, 0], vec![2])
         );
+        // The clock was set back between the two deaths.
+        let deaths = vec![bare(death(1, -9, 3_000)), bare(death(0, 1, 2_000))];
+        assert_eq!(Report::new("x", deaths, None).unwrap().root().death.rank, 1);
     }
 
     #[test]
