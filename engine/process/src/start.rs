@@ -5,8 +5,10 @@
 //! ([`Start::become_worker`]) follows the rules of signal-safety(7). It makes system calls only, on memory that was prepared before the
 //! fork. It allocates nothing, takes no lock and does not panic.
 //!
-//! If a step fails, the child sends the step and the error number through a socket and ends. The socket closes without a message when the
-//! program is executed. The agent does not wait for either: a program on a network file system may take long to start.
+//! The child executes its program when the agent watches it ([`StartReport::watched`]): workers whose ends were not watched from the
+//! beginning could die in an order that nobody sees. If a step fails, the child sends the step and the error number through a socket and
+//! ends. The socket closes without a message when the program is executed. The agent does not wait for either: a program on a network
+//! file system may take long to start.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::fs::File;
 use std::io::{self, Read};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -23,8 +25,8 @@ use std::process::{Command, ExitCode};
 use std::{mem, ptr};
 
 use anyhow::Context;
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, chdir, getpid, getppid, getrlimit, set_parent_process_death_signal, setrlimit,
     setsid,
@@ -77,16 +79,18 @@ enum Step {
     SetStreams,
     EnterFolder,
     SetLimit,
+    AwaitWatch,
     Execute,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step::AskForSignal,
     Step::CheckParent,
     Step::BeginSession,
     Step::SetStreams,
     Step::EnterFolder,
     Step::SetLimit,
+    Step::AwaitWatch,
     Step::Execute,
 ];
 
@@ -121,7 +125,8 @@ impl Start {
         })
     }
 
-    /// Forks. Whether the program could be executed is known when the worker has ended, from the report.
+    /// Forks. The worker executes its program after [`StartReport::watched`]; whether that was possible is known when it has ended, from
+    /// the report.
     ///
     /// # Errors
     /// The system has no room for another process, or no descriptor for it.
@@ -139,8 +144,11 @@ impl Start {
             // SAFETY: the child calls `become_worker`, which follows the rules of signal-safety(7) and does not return.
             let pid = unsafe { libc::fork() };
             if pid == 0 {
-                // SAFETY: this is the child of a fork, and the agent's signals are blocked.
-                unsafe { self.become_worker(parent, theirs.as_raw_fd(), &mask) }
+                // SAFETY: this is the child of a fork, which uses the agent's end no more, and the agent's signals are blocked.
+                unsafe {
+                    libc::close(ours.as_raw_fd()); // so that the agent's is the only one
+                    self.become_worker(parent, theirs.as_fd(), &mask)
+                }
             }
             // `from_raw` panics on the -1 of a fork that failed.
             let forked = if pid > 0 { Pid::from_raw(pid) } else { None };
@@ -155,8 +163,9 @@ impl Start {
     ///
     /// # Safety
     /// Call it in the child of a fork, with all signals blocked; `mask` is what was blocked before.
-    unsafe fn become_worker(&self, parent: Pid, report: RawFd, mask: &libc::sigset_t) -> ! {
-        let (step, error) = match self.settle(parent) {
+    unsafe fn become_worker(&self, parent: Pid, report: BorrowedFd<'_>, mask: &libc::sigset_t) -> ! {
+        let settled = self.settle(parent).and_then(|()| await_watch(report).map_err(|errno| (Step::AwaitWatch, errno)));
+        let (step, error) = match settled {
             Ok(()) => {
                 // SAFETY: the caller's promise is the same.
                 (Step::Execute, unsafe { self.execute(mask) })
@@ -167,7 +176,7 @@ impl Start {
         let message = [step as u8, a, b, c, d];
         // SAFETY: `message` lives until the call returns. _exit(2) runs nothing of the agent.
         unsafe {
-            libc::write(report, message.as_ptr().cast(), message.len());
+            libc::write(report.as_raw_fd(), message.as_ptr().cast(), message.len());
             libc::_exit(NOT_STARTED.into())
         }
     }
@@ -216,6 +225,17 @@ impl Start {
             }
         }
         first
+    }
+}
+
+/// Waits in the child until the parent has called [`StartReport::watched`]. One system call, unless a signal interrupts it.
+///
+/// # Errors
+/// `SRCH` if the parent has dropped the report.
+pub(super) fn await_watch(report: BorrowedFd<'_>) -> Result<(), Errno> {
+    match retry_on_intr(|| recv(report, &mut [0; 1], RecvFlags::empty()))?.1 {
+        0 => Err(Errno::SRCH),
+        _ => Ok(()),
     }
 }
 
@@ -292,6 +312,11 @@ impl StartReport {
         StartReport { socket, program: None }
     }
 
+    /// Lets the worker begin, whose end is watched now. It may have ended meanwhile.
+    pub(super) fn watched(&self) {
+        let _ = send(&self.socket, &[0], SendFlags::NOSIGNAL);
+    }
+
     /// Returns true while the worker is still a copy of the process that started it, with that one's handlers of signals.
     pub(super) fn is_pending(&self) -> bool {
         recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) == Err(Errno::AGAIN)
@@ -318,7 +343,7 @@ impl Step {
     fn reason(self, error: io::Error, program: &OsStr, path: Option<&OsStr>) -> String {
         let what = match self {
             Step::AskForSignal => "cannot request a signal at the parent's death",
-            Step::CheckParent => return "the process that started this one has ended".to_owned(),
+            Step::CheckParent | Step::AwaitWatch => return "the process that started this one has ended".to_owned(),
             Step::BeginSession => "cannot begin a session",
             Step::SetStreams => "cannot set the standard streams",
             Step::EnterFolder => "cannot enter its folder",
@@ -439,7 +464,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::{Exit, process::reap};
+    use crate::{Exit, proc::Stat, process::reap};
 
     fn spec(words: &[&str]) -> Spec {
         let (program, args) = (words[0].into(), words[1..].iter().map(OsString::from).collect());
@@ -451,6 +476,7 @@ mod tests {
     fn end(spec: Spec, parent: Pid) -> (Option<Exit>, Option<String>) {
         let start = Start::prepare(spec, AgentId::random().unwrap(), "id".into(), None).unwrap();
         let (handle, report) = start.fork_of(parent).unwrap();
+        report.watched();
         handle.wait_until(Instant::now() + Duration::from_secs(600));
         let ended = (handle.ended().unwrap(), report.reason());
         reap(handle.pid().as_raw_pid());
@@ -474,6 +500,28 @@ mod tests {
     fn a_worker_ends_as_its_program_does() {
         assert_eq!(end(spec(&["sh", "-c", "exit 7"]), getpid()), (Some(Exit::Code(7)), None));
         assert_eq!(end(spec(&["sh", "-c", "kill -9 $$"]), getpid()), (Some(Exit::Signal(9)), None));
+    }
+
+    #[test]
+    fn a_worker_begins_when_its_end_is_watched_and_never_if_it_is_not() {
+        let forked =
+            || Start::prepare(spec(&["true"]), AgentId::random().unwrap(), "id".into(), None).unwrap().fork().unwrap();
+        let ended = |handle: &Handle| {
+            handle.wait_until(Instant::now() + Duration::from_secs(600));
+            let exit = handle.ended().unwrap();
+            reap(handle.pid().as_raw_pid());
+            exit
+        };
+        let (handle, report) = forked();
+        // It sleeps, or it has ended.
+        let asleep = || Stat::of(handle.pid().as_raw_pid()).filter(|stat| stat.state == 'S' || stat.is_dead());
+        let stat = std::iter::repeat_with(asleep).flatten().next().unwrap();
+        assert!(!stat.is_dead() && report.is_pending());
+        report.watched();
+        assert_eq!(ended(&handle), Some(Exit::Code(0)));
+        let (handle, report) = forked();
+        drop(report);
+        assert_eq!(ended(&handle), Some(Exit::Code(NOT_STARTED.into())));
     }
 
     #[test]

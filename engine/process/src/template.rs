@@ -26,7 +26,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, setsid, waitpid
 
 use super::process::wait_until;
 use super::program::{Variable, set_variables};
-use super::start::{StartReport, die_with_parent, dying_with_parent};
+use super::start::{StartReport, await_watch, die_with_parent, dying_with_parent};
 use super::{Process, Sink, files, orphans};
 
 /// A variable that tells a program to [`serve`].
@@ -67,7 +67,7 @@ impl Template {
         }
     }
 
-    /// Makes a copy: its process id, and why it could not begin.
+    /// Makes a copy, which begins after [`StartReport::watched`]: its process id, and why it could not begin.
     pub(super) fn copy(
         &self,
         env: &[Variable],
@@ -203,7 +203,8 @@ impl Request {
         rustix::stdio::dup2_stderr(&self.output[1])?;
         (forking.set_variables)(&self.env);
         orphans::set_limit();
-        self.folder.as_ref().map_or(Ok(()), std::env::set_current_dir)
+        self.folder.as_ref().map_or(Ok(()), std::env::set_current_dir)?;
+        Ok(await_watch(self.started.as_fd())?)
     }
 }
 

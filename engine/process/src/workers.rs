@@ -160,6 +160,7 @@ impl Workers {
             return Err(error);
         }
         self.reaper.worker_started(pid);
+        started.watched();
         self.workers.insert(pid.as_raw_pid(), Worker { index, process, started, dead: false, wrapper: false });
         Ok(pid.as_raw_pid() as u32)
     }
