@@ -256,7 +256,7 @@ tell_failed() {
   for report in "$COSTS"/*.xml "$LEARNING_REPORT"; do
     [ ! -f "$report" ] || ! command -v python3 >/dev/null || python3 scripts/lib/test_reports.py failed "$report" | sed 's/^/test: /'
   done
-  { grep -hE '(\.\.\. FAILED$|: error: )' "$COSTS"/*.txt || true; } 2>/dev/null | sed 's/^/test: failed: /'
+  { grep -hE '(\.\.\. FAILED$|: error: |is stale|[0-9] faults)' "$COSTS"/*.txt || true; } 2>/dev/null | sed 's/^/test: failed: /'
 }
 
 # What single tests could not check here: they pass and print it on stdout, but they prove nothing.
