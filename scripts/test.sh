@@ -295,7 +295,11 @@ summarize() {
   tell_times
   tell_unverified
   printf 'test: %s\n' "${SUMMARY[@]}"
-  [ "$FAILED" = 0 ] || { tell_failed && printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}" && exit 1; }
+  if [ "$FAILED" -gt 0 ]; then
+    tell_failed
+    printf 'test: FAILED: %d of %d steps\n' "$FAILED" "${#SUMMARY[@]}"
+    exit 1
+  fi
   printf 'test: passed (%d of %d steps verified)\n' "$PASSED" "${#SUMMARY[@]}"
 }
 

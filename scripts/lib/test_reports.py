@@ -32,7 +32,7 @@ def failed(reports):
             print(f"failed: {binary} {case.get('name')}")
             for stream in ("system-out", "system-err"):
                 text = (case.findtext(stream) or "").partition("stack backtrace:")[0].rstrip()
-                for line in text.splitlines()[-LINES:]:
+                for line in [line for line in text.splitlines() if line][-LINES:]:
                     print(f"    {line}")
 
 
