@@ -79,18 +79,16 @@ enum Step {
     SetStreams,
     EnterFolder,
     SetLimit,
-    AwaitWatch,
     Execute,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 7] = [
     Step::AskForSignal,
     Step::CheckParent,
     Step::BeginSession,
     Step::SetStreams,
     Step::EnterFolder,
     Step::SetLimit,
-    Step::AwaitWatch,
     Step::Execute,
 ];
 
@@ -164,7 +162,8 @@ impl Start {
     /// # Safety
     /// Call it in the child of a fork, with all signals blocked; `mask` is what was blocked before.
     unsafe fn become_worker(&self, parent: Pid, report: BorrowedFd<'_>, mask: &libc::sigset_t) -> ! {
-        let settled = self.settle(parent).and_then(|()| await_watch(report).map_err(|errno| (Step::AwaitWatch, errno)));
+        let settled =
+            self.settle(parent).and_then(|()| await_watch(report).map_err(|errno| (Step::CheckParent, errno)));
         let (step, error) = match settled {
             Ok(()) => {
                 // SAFETY: the caller's promise is the same.
@@ -343,7 +342,7 @@ impl Step {
     fn reason(self, error: io::Error, program: &OsStr, path: Option<&OsStr>) -> String {
         let what = match self {
             Step::AskForSignal => "cannot request a signal at the parent's death",
-            Step::CheckParent | Step::AwaitWatch => return "the process that started this one has ended".to_owned(),
+            Step::CheckParent => return "the process that started this one has ended".to_owned(),
             Step::BeginSession => "cannot begin a session",
             Step::SetStreams => "cannot set the standard streams",
             Step::EnterFolder => "cannot enter its folder",
