@@ -50,17 +50,11 @@ const CAUSES: [(Loss, &str); 8] = [
         "the targets of a picture do not add up to 1: the right class gets a share of ε, too, so its target is 1 − ε + ε / K",
     ),
     (
-        |case| {
-            let share = case.2 / classes(case);
-            of_targets(case, 1.0 - case.2 + share, share, &across_pictures(&case.0))
-        },
+        |case| smoothed(case, case.2, case.2 / classes(case), &across_pictures(&case.0)),
         "the softmax is taken over the pictures, dimension 0: take it over the classes of each picture, the last dimension",
     ),
     (
-        |case| {
-            let share = case.2 / pictures(case);
-            of_targets(case, 1.0 - case.2 + share, share, &across_classes(&case.0))
-        },
+        |case| smoothed(case, case.2, case.2 / pictures(case), &across_classes(&case.0)),
         "ε is divided by the number of pictures: K is the number of classes, the last dimension",
     ),
 ];
@@ -118,8 +112,12 @@ fn check(case: &Case, observed: &[f64], gives_it: &dyn Fn(Loss) -> bool) -> anyh
 
 /// The right loss for this ε.
 fn loss(case: &Case, epsilon: f64) -> f64 {
-    let share = epsilon / case.0[0].len() as f64;
-    of_targets(case, 1.0 - epsilon + share, share, &across_classes(&case.0))
+    smoothed(case, epsilon, epsilon / classes(case), &across_classes(&case.0))
+}
+
+/// The loss with this share of ε for each class.
+fn smoothed(case: &Case, epsilon: f64, share: f64, logarithms: &[Vec<f64>]) -> f64 {
+    of_targets(case, 1.0 - epsilon + share, share, logarithms)
 }
 
 /// The loss with a target for the right class and another for each of the others.
@@ -151,12 +149,11 @@ fn log_softmax(logits: &[f64]) -> Vec<f64> {
 
 /// The losses with a constant that is added to each probability, or that no probability is less than.
 fn kept_finite(case: &Case, epsilon: f64) -> Vec<f64> {
-    let share = epsilon / case.0[0].len() as f64;
     let logarithms = across_classes(&case.0);
     let with = |kept: &dyn Fn(f64) -> f64| {
         let kept = |logarithm: &f64| kept(logarithm.exp()).ln();
         let logarithms: Vec<Vec<f64>> = logarithms.iter().map(|of| of.iter().map(kept).collect()).collect();
-        of_targets(case, 1.0 - epsilon + share, share, &logarithms)
+        smoothed(case, epsilon, epsilon / classes(case), &logarithms)
     };
     let powers = (2..=30).map(|power| 0.1_f64.powi(power));
     let constants =
