@@ -244,18 +244,19 @@ check_arm() {
   fi
 }
 
-# Where the time of the tests went.
-tell_times() {
-  local reports=("$COSTS"/*.xml)
-  [ ! -f "${reports[0]}" ] || ! command -v python3 >/dev/null || python3 scripts/lib/test_reports.py times "${reports[@]}" | sed 's/^/test: /'
+# tell_reports WHAT REPORT...: what scripts/lib/test_reports.py says of those reports that are there.
+tell_reports() {
+  local what=$1 report reports=()
+  shift
+  for report in "$@"; do
+    [ ! -f "$report" ] || reports+=("$report")
+  done
+  [ ${#reports[@]} = 0 ] || ! command -v python3 >/dev/null || python3 scripts/lib/test_reports.py "$what" "${reports[@]}" | sed 's/^/test: /'
 }
 
 # The last that is printed: where only the end of a long output is at hand, it says what failed.
 tell_failed() {
-  local report
-  for report in "$COSTS"/*.xml "$LEARNING_REPORT"; do
-    [ ! -f "$report" ] || ! command -v python3 >/dev/null || python3 scripts/lib/test_reports.py failed "$report" | sed 's/^/test: /'
-  done
+  tell_reports failed "$COSTS"/*.xml "$LEARNING_REPORT"
   { grep -hE '(\.\.\. FAILED$|: error: |is stale|[0-9] faults)' "$COSTS"/*.txt || true; } 2>/dev/null | sed 's/^/test: failed: /'
 }
 
@@ -292,7 +293,7 @@ check_budget() {
 
 summarize() {
   printf '\n'
-  tell_times
+  tell_reports times "$COSTS"/*.xml
   tell_unverified
   printf 'test: %s\n' "${SUMMARY[@]}"
   if [ "$FAILED" -gt 0 ]; then
