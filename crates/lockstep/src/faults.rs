@@ -56,7 +56,11 @@ pub(crate) fn inject(act: &Act, folder: Option<&Path>, came: &Path) -> io::Resul
         Act::NoSpace => Err(Errno::NOSPC.into()),
         Act::AwaitHarness => {
             let begun = Instant::now();
-            while !came.exists() && begun.elapsed() < LONGEST_WAIT {
+            while !came.exists() {
+                if begun.elapsed() >= LONGEST_WAIT {
+                    let late = format!("the harness had not come after {} s", LONGEST_WAIT.as_secs());
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, late));
+                }
                 thread::sleep(LOOK);
             }
             Ok(())

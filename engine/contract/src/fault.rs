@@ -2,8 +2,9 @@
 //!
 //! `LOCKSTEP_FAULTS` names a JSON file with a [`Plan`]. A worker that finds its own rank in the plan injects each fault
 //! **once per job**: before the fault it creates the empty file `<plan>.fired-<name>`. The restarted worker, which
-//! passes the same point again, finds the file and continues. Without the variable this costs nothing. The scenario,
-//! not this module, says what a fault proves.
+//! passes the same point again, finds the file and continues. Only where it waits for the harness ([`Act::AwaitHarness`])
+//! does the harness create the file. Without the variable this costs nothing. The scenario, not this module, says what a
+//! fault proves.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -96,7 +97,8 @@ pub enum Act {
     /// [`Point::Save`] before the file has its final name.
     NoSpace,
     /// The process waits until the harness has done to the job what it does from outside at this point: until the file
-    /// [`came`] exists, but no longer than [`LONGEST_WAIT`].
+    /// [`came`] exists, but no longer than [`LONGEST_WAIT`]. A process that starts later, when the file [`fired`] exists, does
+    /// not wait.
     AwaitHarness,
 }
 
@@ -151,6 +153,10 @@ pub enum FaultError {
 }
 
 impl RankFault {
+    fn is_wait(&self) -> bool {
+        self.acts == [Act::AwaitHarness]
+    }
+
     /// Why this fault could never be injected, or `None`. A test of recovery must not pass because nothing happened.
     fn misplaced(&self) -> Option<&'static str> {
         let unnamed = matches!(self.at, Point::Save { phase: SavePhase::HalfWritten | SavePhase::Written, .. });
@@ -203,7 +209,8 @@ impl Armed {
         if let Some((name, why)) = wrong.or_else(|| plan.double()) {
             return Err(FaultError::Misplaced { path: path.to_owned(), name, why });
         }
-        let faults = plan.faults.into_iter().filter(|fault| fault.rank == rank).collect();
+        let past = |fault: &RankFault| fault.is_wait() && fired(path, &fault.name).exists();
+        let faults = plan.faults.into_iter().filter(|fault| fault.rank == rank && !past(fault)).collect();
         Ok(Armed { path: path.to_owned(), faults })
     }
 
@@ -212,14 +219,14 @@ impl Armed {
         self.faults.is_empty()
     }
 
-    /// The faults that are due at `point` and have not been injected yet. They count as injected from now on.
+    /// The faults that are due at `point` and have not been injected yet. They count as injected from now on, but for waits.
     ///
     /// # Errors
     /// [`FaultError::Note`] if that cannot be recorded; then no fault may be injected.
     pub fn due(&self, point: &Point) -> Result<Vec<&RankFault>, FaultError> {
         let mut due = Vec::new();
         for fault in self.faults.iter().filter(|fault| fault.at == *point) {
-            if self.fires(fault)? {
+            if fault.is_wait() || self.fires(fault)? {
                 due.push(fault);
             }
         }
@@ -242,7 +249,8 @@ impl Armed {
     }
 }
 
-/// The file that exists once the fault `name` of the plan at `plan` has been injected.
+/// The file that exists once the fault `name` of the plan at `plan` has been injected: by a rank, or, where ranks wait for it, by the
+/// harness.
 pub fn fired(plan: &Path, name: &str) -> PathBuf {
     beside(plan, "fired", name)
 }
@@ -282,6 +290,17 @@ mod tests {
         assert_eq!(armed.due(&Point::Step { epoch: 1, step: 3 }).unwrap(), [&plan.faults[1]]);
         assert!(fired(&path, "b").exists() && !fired(&path, "a").exists());
         assert!(Armed::read(&path, 1).unwrap().due(&Point::Step { epoch: 1, step: 3 }).unwrap().is_empty());
+    }
+
+    #[test]
+    fn only_a_process_that_starts_after_the_harness_has_come_does_not_wait_for_it() {
+        let wait = RankFault { acts: vec![Act::AwaitHarness], ..fault("outside", 0, 3) };
+        let (_dir, path) = written(&Plan { faults: vec![wait.clone()] });
+        let waits = |armed: &Armed| armed.due(&Point::Step { epoch: 1, step: 3 }).unwrap() == [&wait];
+        let before = Armed::read(&path, 0).unwrap();
+        assert!(waits(&before) && waits(&Armed::read(&path, 0).unwrap()));
+        fs::write(fired(&path, "outside"), "").unwrap();
+        assert!(waits(&before) && !waits(&Armed::read(&path, 0).unwrap()));
     }
 
     #[test]

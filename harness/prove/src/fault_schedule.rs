@@ -43,6 +43,16 @@ pub(crate) enum FaultOrder {
     Replace { node: usize, fresh: bool },
 }
 
+impl FaultOrder {
+    /// The number of the scenario's fault that is injected.
+    pub(crate) fn fault(&self) -> Option<usize> {
+        match self {
+            FaultOrder::Inject { fault, .. } => Some(*fault),
+            FaultOrder::Revert { .. } | FaultOrder::Replace { .. } => None,
+        }
+    }
+}
+
 impl Progress {
     /// Returns true if the agent that is to be replaced still runs.
     fn has_agent_for(&self, order: &FaultOrder) -> bool {

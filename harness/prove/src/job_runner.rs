@@ -97,13 +97,15 @@ impl JobRunner {
                 let orders = schedule.due(begin.elapsed(), &progress);
                 let mut listing = None;
                 for order in orders {
-                    // Who waits for a change of members is stopped by it.
+                    let (plan, fault) = (nodes.folder.faults(), order.fault());
+                    // Whoever starts after it must not wait for it.
+                    fault.iter().for_each(|index| note(&fault::fired(&plan, &awaited_name(*index))));
+                    // Whoever waits for a change of members is stopped by it.
                     let stops =
                         matches!(&order, FaultOrder::Inject { who, action, .. } if nodes.regroups(*who, action));
-                    let injection = carry_out(&mut nodes, order, &mut listing);
-                    let came = injection.fault.filter(|_| !stops);
-                    came.into_iter().for_each(|index| release(&nodes.folder.faults(), index));
-                    injections.push(injection);
+                    injections.push(carry_out(&mut nodes, order, &mut listing));
+                    let came = fault.filter(|_| !stops);
+                    came.iter().for_each(|index| note(&fault::came(&plan, &awaited_name(*index))));
                 }
             }
             if looked.is_none_or(|at| at.elapsed() >= PORTS_INTERVAL) {
@@ -137,9 +139,9 @@ impl JobRunner {
     }
 }
 
-/// Lets the rank go on that waits for this fault. A rank that is not there any more needs no file, so that a failure is none.
-fn release(plan: &Path, index: usize) {
-    let _ = fs::write(fault::came(plan, &awaited_name(index)), "");
+/// Creates a file for the rank that waits for a fault, or would. A rank that is not there any more needs none, so that a failure is none.
+fn note(file: &Path) {
+    let _ = fs::write(file, "");
 }
 
 /// Carries out an order of the schedule. Orders of one moment share a listing of processes: it takes long enough for a job to react between two.
