@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use super::error::Refusal;
-use super::host::Host;
+use super::host::{CLOSED, Host};
 use super::message::{self, Follow, Greeting, MAX_REPLY, Phase, Request, SCHEMA, ToAgent, ToAuthority, View};
 use super::options::RendezvousOptions;
 use super::state::JobIdentity;
@@ -60,10 +60,8 @@ pub(super) enum Ended {
 
 impl From<io::Error> for Ended {
     fn from(error: io::Error) -> Self {
-        Ended::Lost(match error.kind() {
-            io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),
-            _ => error.to_string(),
-        })
+        let closed = CLOSED.contains(&error.kind());
+        Ended::Lost(if closed { "it closed the connection".to_owned() } else { error.to_string() })
     }
 }
 

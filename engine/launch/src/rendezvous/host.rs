@@ -28,6 +28,10 @@ const JOBS: usize = 64;
 const SMALL: usize = 64 << 10;
 /// See [`SMALL`].
 const LARGE: usize = 64;
+/// The errors of a connection whose process has closed it, or has ended, with or without unread messages. Any other may be the network's
+/// fault.
+pub(super) const CLOSED: [io::ErrorKind; 3] =
+    [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
 /// Time limit for the first message, and for the rest of one that has begun.
 const PROMPT: Duration = Duration::from_secs(30);
 /// Maximum length of a host's name, an address or a role.
@@ -145,9 +149,7 @@ impl Host {
             outcome = send_views(latest, writes, beats) => outcome,
         };
         tracing::debug!(conn, "an agent's connection has ended: {outcome:?}");
-        // Anything else may be the network's fault.
-        let ends = [io::ErrorKind::UnexpectedEof, io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
-        let has_ended = outcome.is_err_and(|error| ends.contains(&error.kind()));
+        let has_ended = outcome.is_err_and(|error| CLOSED.contains(&error.kind()));
         self.handle(conn, if has_ended { Event::Closed } else { Event::Broken });
         self.lock().connections.remove(&conn);
         self.0.gone.notify_waiters();
