@@ -226,7 +226,7 @@ fn command(context: &Context<'_>) -> Vec<String> {
 /// The longest time for the stacks of all workers.
 const LIMIT: Duration = Duration::from_secs(10);
 /// The longest wait for the last output of the worker that has ended.
-const LAST_WORDS: Duration = Duration::from_millis(500);
+const LAST_WORDS: Duration = Duration::from_secs(5);
 /// The number of tools that run at once: each needs a processor for some seconds.
 const AT_ONCE: usize = 4;
 /// The file's name in the folder of a worker's logs.

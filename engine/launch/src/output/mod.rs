@@ -135,7 +135,7 @@ impl Outputs {
         self.plans.get(local_rank).is_some_and(Plan::is_unread)
     }
 
-    /// Waits until everything that has been written so far is read, or for this long if workers go on writing.
+    /// Waits until everything that has been written so far is read, for this long at most.
     pub async fn catch_up(&self, limit: Duration) {
         let answered = self.shared.lock().ask();
         // A full socket wakes its reader anyway.

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use lockstep_contract::foreign;
 use lockstep_process::end_of_file;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::retry_on_intr;
 use tokio::sync::oneshot;
 
 use super::console::{Console, OpenLines, unwritable};
@@ -344,9 +345,9 @@ pub(super) struct State {
 }
 
 impl State {
-    /// The time limit, and whether a task waits until everything is read.
-    fn requests(&self) -> (Option<Duration>, bool) {
-        (self.limit, !self.asked.is_empty())
+    /// The time limit, and the tasks that have begun to wait since the last call.
+    fn requests(&mut self) -> (Option<Duration>, Vec<oneshot::Sender<()>>) {
+        (self.limit, std::mem::take(&mut self.asked))
     }
 
     /// Becomes ready when all that has been written is read, at once if nothing more will be.
@@ -388,20 +389,20 @@ impl Reader {
         let mut progress: Option<Instant> = None;
         while self.sources.iter().any(|source| source.pipe.is_some()) {
             let now = Instant::now();
-            let (limit, is_asked) = self.shared.lock().requests();
+            let (limit, asked) = self.shared.lock().requests();
+            let at_once = (!asked.is_empty()).then_some(now);
             let give_up = limit.map(|limit| *progress.get_or_insert(now) + limit);
             if give_up.is_some_and(|at| at <= now) {
                 break;
             }
             self.sources.iter_mut().for_each(|source| source.show_open(now, &self.console));
-            let due = self.sources.iter().filter_map(Source::due).chain(give_up).chain(is_asked.then_some(now)).min();
+            let due = self.sources.iter().filter_map(Source::due).chain(give_up).chain(at_once).min();
             let Ok(ready) = self.wait(due) else { break };
-            if is_asked && ready.is_empty() {
-                self.shared.lock().asked.drain(..).for_each(|asked| _ = asked.send(()));
-            }
             if self.read(&ready, &mut buffer, &mut finished) {
                 progress = progress.map(|_| Instant::now());
             }
+            // A pipe holds no more than a read takes, so what was written before they asked is read, even if workers go on writing.
+            asked.into_iter().for_each(|asked| _ = asked.send(()));
         }
         self.give_up(&mut finished);
         self.shared.lock().close();
@@ -416,10 +417,7 @@ impl Reader {
             open.filter_map(|(i, source)| Some((i, source.pipe.as_ref()?))).unzip();
         let mut fds = vec![PollFd::new(&self.woken, PollFlags::IN)];
         fds.extend(pipes.into_iter().map(|pipe| PollFd::new(pipe, PollFlags::IN)));
-        match poll(&mut fds, left.as_ref()) {
-            Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
+        retry_on_intr(|| poll(&mut fds, left.as_ref()))?;
         let news = !fds[0].revents().is_empty();
         let ready = indices.into_iter().zip(&fds[1..]).filter(|(_, fd)| !fd.revents().is_empty());
         let ready = ready.map(|(index, _)| index).collect();
