@@ -11,6 +11,7 @@ use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::retry_on_intr;
 use rustix::net::{
@@ -96,10 +97,17 @@ pub fn end_of_file(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// A TCP port that nobody listens on now on 127.0.0.1, for programs that must know the port before one of them listens. Another process may
-/// take it meanwhile.
+/// A TCP port that nobody listens on now on 127.0.0.1, for programs that must know the port before one of them listens. It is below those
+/// that Linux gives to whoever asks for any port, and each call of this process begins its search elsewhere, so that others hardly take
+/// it meanwhile.
 pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    const PORTS: std::ops::Range<u16> = 20_000..32_000;
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    let calls = CALLS.fetch_add(1, Ordering::Relaxed);
+    let begin = std::process::id().wrapping_add(calls.wrapping_mul(4_001)) % PORTS.len() as u32;
+    let first = PORTS.start + begin as u16;
+    let is_free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    (first..PORTS.end).chain(PORTS.start..first).find(is_free).ok_or_else(|| io::ErrorKind::AddrInUse.into())
 }
 
 /// The state of a listening socket in `/proc/net/tcp` (the kernel's include/net/tcp_states.h).

@@ -428,7 +428,7 @@ fn open_rendezvous(network: Option<&Network>, nodes: usize, mark: &str) -> anyho
     };
     let port = match network {
         Some(_) => OWN_PORT,
-        // It is free now. If another process takes it meanwhile, the launcher reports it.
+        // If another process takes it meanwhile, the launcher reports it.
         None => free_port().context("cannot find a free port")?,
     };
     Ok(Rendezvous { endpoint: format!("{}:{port}", addresses[0]), id: mark.to_owned(), addresses })

@@ -13,6 +13,7 @@ use c10d::{Endpoint, GroupOptions, ReduceOp, Store, TcpStoreOptions};
 use lockstep::events::{self, Event};
 use lockstep::optim::named_parameters;
 use lockstep::{DdpOptions, DistributedDataParallel, LaunchEnv, Rank, init_process_group, spawn};
+use lockstep_process::free_port;
 use lockstep_process::watchdog::scaled;
 use rustix::process::{Signal, getpid, kill_process};
 use tch::nn::{self, VarStore};
@@ -216,13 +217,6 @@ fn host() -> (Store, u16) {
     (store, port)
 }
 
-/// A free port below the kernel's ephemeral range, so that no other process gets it in the meantime.
-fn free_port() -> u16 {
-    let first = 20_000 + (std::process::id() % 12_000) as u16;
-    let is_free = |port: &u16| std::net::TcpListener::bind(("127.0.0.1", *port)).is_ok();
-    (first..32_000).chain(20_000..first).find(is_free).expect("a free port")
-}
-
 /// On every backend, at once: the survivors spend their time on waits that expire.
 fn survivors_name(case: &str, words: &str) {
     survivors_on_each([("gloo", ""), ("shm", "")], case, words);
@@ -359,7 +353,7 @@ fn assert_chosen(preludes: [&str; WORLD], hosts: &str, chosen: &str, why: &str) 
 
 fn names_the_store() {
     // Rank 0 hosts the store, so the others must know the port beforehand.
-    let port = free_port();
+    let port = free_port().unwrap();
     let outputs = job("store", &[0, 1, 2], false, port);
     for output in &outputs[1..] {
         let error = text(&output.stderr);
@@ -369,7 +363,7 @@ fn names_the_store() {
 }
 
 fn survives_a_stopped_host() {
-    let port = free_port();
+    let port = free_port().unwrap();
     let host = KillOnDrop(worker("stopped", 0, false, port).spawn().unwrap());
     for output in job("stopped", &[1, 2], false, port) {
         let error = text(&output.stderr);

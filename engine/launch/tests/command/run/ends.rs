@@ -3,6 +3,7 @@
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use lockstep_process::free_port;
 use lockstep_process::proc::Stat;
 use rustix::process::Signal;
 
@@ -291,8 +292,7 @@ fn a_restart_leaves_no_process_of_the_previous_attempt() {
 #[test]
 fn a_signal_before_the_workers_start_ends_the_command() {
     let site = Site::new();
-    let address = site.address(0);
-    let endpoint = format!("--rdzv-endpoint={address}:{}", site.free_port(&address));
+    let endpoint = format!("--rdzv-endpoint={}:{}", site.address(0), free_port().unwrap());
     let meets = site.start(&["--nnodes=2", "--rdzv-backend=c10d", &endpoint, "true"]);
     let [port, address] = site.master();
     let looks = site.start(&["--nnodes=2", "--node-rank=1", &port, &address, "true"]);

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::Stdio;
 
+use lockstep_process::free_port;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::run::site::{Site, longer_and_longer, python};
@@ -115,7 +116,7 @@ fn every_variable_of_the_contract_is_set() {
     let site = Site::new();
     let script = site.file("show.py", SHOW);
     let address = site.address(0);
-    let port = site.free_port(&address).to_string();
+    let port = free_port().unwrap().to_string();
     let place = ["--master-addr", &address, "--master-port", &port];
     let flags = [&place[..], &["--nproc-per-node=2", "--max-restarts=3", "--rdzv-id=job7", "--role=trainer"]].concat();
     let ended = site.run(&[&flags[..], &["--prefix=never", &script]].concat()).code(0);

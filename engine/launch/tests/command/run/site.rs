@@ -2,7 +2,7 @@
 //! until it ends. All processes that it started are found by a variable in their environment, and are ended with the
 //! test.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,7 +12,7 @@ use std::{env, fs};
 
 use insta::internals::SettingsBindDropGuard;
 use lockstep_launch::command::quoted;
-use lockstep_process::proc;
+use lockstep_process::{free_port, proc};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -76,15 +76,9 @@ impl Site {
         Ipv4Addr::new(127, process + 1, self.net, n + 1).to_string()
     }
 
-    pub(crate) fn free_port(&self, address: &str) -> u16 {
-        let address: IpAddr = address.parse().unwrap();
-        TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port()
-    }
-
     /// The flags of a static rendezvous on this test's first address.
     pub(crate) fn master(&self) -> [String; 2] {
-        let address = self.address(0);
-        [format!("--master-port={}", self.free_port(&address)), format!("--master-addr={address}")]
+        [format!("--master-port={}", free_port().unwrap()), format!("--master-addr={}", self.address(0))]
     }
 
     /// `lockstep run` with these words, in the environment of a user without any settings.
