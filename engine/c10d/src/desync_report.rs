@@ -302,7 +302,7 @@ impl Reporter {
     }
 
     /// Records that the operation failed, and asks the ranks that it waits for (the other rank of a message, otherwise all members),
-    /// and the ranks that these wait for in turn. Returns shortly after [`PATIENCE`], even if the store does not answer.
+    /// and the ranks that these wait for in turn. Returns after twice [`PATIENCE`] at the latest, even if the store does not answer.
     pub(crate) fn report(&self, entry: Entry, why: &str, group: &str, members: &[Rank]) -> DesyncReport {
         let own = {
             let mut record = self.shared.record();
@@ -335,9 +335,11 @@ impl Reporter {
             // The receiver is gone if the answer is too late.
             let _ = sender.send(ask(&store, rank, &own, &group, &members));
         });
-        match receiver.recv_timeout(PATIENCE + 5 * POLL) {
+        // The other thread waits for a rank as long as `PATIENCE`, and for the store before and after that.
+        let limit = 2 * PATIENCE;
+        match receiver.recv_timeout(limit) {
             Ok(asked) => asked.map_err(|error| error.detail().to_owned()),
-            Err(_) => Err(format!("no answer within {} s", PATIENCE.as_secs())),
+            Err(_) => Err(format!("no answer within {} s", limit.as_secs())),
         }
     }
 }
@@ -367,6 +369,8 @@ fn ask(
     publish(store, &answer_key(round, rank.get()), own)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
+        // Before the answers are read: a rank is not missing because this thread came too late.
+        let is_last = Instant::now() >= deadline;
         let mut answers = BTreeMap::new();
         let peer = own.call().and_then(|call| call.peer);
         let mut next = peer.map_or(members.to_vec(), |peer| vec![Rank::new(peer)]);
@@ -386,7 +390,7 @@ fn ask(
             }
             answers.insert(other, answer);
         }
-        if answers.values().all(Option::is_some) || Instant::now() >= deadline {
+        if is_last || answers.values().all(Option::is_some) {
             return Ok(answers);
         }
         std::thread::sleep(POLL / 10);
