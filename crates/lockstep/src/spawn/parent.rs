@@ -37,6 +37,8 @@ where
     let world = WorldSize::new(spawn.nprocs).ok_or(SpawnError::NoProcesses)?;
     let json = serde_json::to_vec(args).map_err(SpawnError::Args)?;
     let args = args_file(&json).map_err(SpawnError::Watch)?;
+    // No worker reads them before all are watched: workers that are not could die in an order that nobody sees.
+    args.lock().map_err(SpawnError::Watch)?;
     // The store stays open until the last worker has ended: it is dropped at the end of this function.
     let hosted = (spawn.host)().map_err(SpawnError::Host)?;
     let mut processes = ProcessSet::new().map_err(SpawnError::Watch)?;
@@ -47,6 +49,7 @@ where
         let rank = rank.get();
         events.emit(&AgentEvent::Started { attempt: 0, rank, local_rank: rank, pid });
     }
+    args.unlock().map_err(SpawnError::Watch)?;
     let state_machine = StateMachine::new(world, spawn.grace, spawn.timeout, Instant::now());
     let done = supervise(&mut processes, state_machine, &events);
     events.emit(&AgentEvent::Finished { code: i32::from(done.is_err()) });

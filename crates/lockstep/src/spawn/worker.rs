@@ -74,6 +74,7 @@ where
         error_file::report_panics(Some(path), true);
     }
     let args = fs::File::open(&handshake.args).context("cannot open the arguments of the worker")?;
+    args.lock_shared().context("cannot wait until the parent watches this process")?;
     let args = serde_json::from_reader(io::BufReader::new(args)).context(
         "cannot read the worker's arguments back from JSON; JSON has no form for a float that is not finite",
     )?;
