@@ -9,6 +9,7 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_process::KillOnDrop;
@@ -21,6 +22,9 @@ const NET: &str = "10.77.0";
 pub(crate) const LINK: &str = "eth0";
 /// Time limit for filling the disk.
 const FILL: Duration = Duration::from_secs(10);
+/// How long a file may be written in a folder that is remounted, and how often to look.
+const BUSY: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_millis(10);
 /// Size of a run's own file system, in KiB: enough for a few snapshots of the labs.
 const DISK_KIB: u32 = 32 * 1024;
 
@@ -194,7 +198,14 @@ impl Disk {
         let mut words: Vec<OsString> =
             ["nsenter", "-t", &pid, "--preserve-credentials", "-U", "-m", "mount", "-o"].map(OsString::from).into();
         words.extend([format!("remount,{mode}").into(), self.folder.clone().into()]);
-        run(&words)
+        let begun = Instant::now();
+        loop {
+            match run(&words) {
+                // A snapshot is still being written.
+                Err(why) if why.contains("busy") && begun.elapsed() < BUSY => thread::sleep(LOOK),
+                done => return done,
+            }
+        }
     }
 
     /// The path of the filler file, through the process's own view of the file system.

@@ -95,18 +95,7 @@ impl JobRunner {
                 let steps = schedule.awaits_step().then(|| RunEvents::read(&nodes.folder.events()).last_step());
                 let progress = Progress { lines, steps: steps.flatten(), running: nodes.running() };
                 let orders = schedule.due(begin.elapsed(), &progress);
-                let mut listing = None;
-                for order in orders {
-                    let (plan, fault) = (nodes.folder.faults(), order.fault());
-                    // Whoever starts after it must not wait for it.
-                    fault.iter().for_each(|index| note(&fault::fired(&plan, &awaited_name(*index))));
-                    // Whoever waits for a change of members is stopped by it.
-                    let stops =
-                        matches!(&order, FaultOrder::Inject { who, action, .. } if nodes.regroups(*who, action));
-                    injections.push(carry_out(&mut nodes, order, &mut listing));
-                    let came = fault.filter(|_| !stops);
-                    came.iter().for_each(|index| note(&fault::came(&plan, &awaited_name(*index))));
-                }
+                injections.extend(carry_out_all(&mut nodes, orders));
             }
             if looked.is_none_or(|at| at.elapsed() >= PORTS_INTERVAL) {
                 looked = Some(Instant::now());
@@ -139,12 +128,26 @@ impl JobRunner {
     }
 }
 
-/// Creates a file for the rank that waits for a fault, or would. A rank that is not there any more needs none, so that a failure is none.
-fn note(file: &Path) {
-    let _ = fs::write(file, "");
+/// Carries out what is due at one moment, one right after the other: a job reacts to the first within milliseconds. The files of the plan tell
+/// the ranks that wait for it.
+fn carry_out_all(nodes: &mut Nodes<'_>, orders: Vec<FaultOrder>) -> Vec<Injection> {
+    // A rank that is not there any more needs no file, so that a failure is none.
+    let note = |file: PathBuf| _ = fs::write(file, "");
+    let plan = nodes.folder.faults();
+    let awaited = |order: &FaultOrder| order.fault().map(awaited_name);
+    // A rank that starts after it must not wait for it.
+    orders.iter().filter_map(awaited).for_each(|name| note(fault::fired(&plan, &name)));
+    // A rank that waits for a change of members is stopped by it.
+    let stops =
+        |order: &FaultOrder| matches!(order, FaultOrder::Inject { who, action, .. } if nodes.regroups(*who, action));
+    let released: Vec<String> = orders.iter().filter(|order| !stops(order)).filter_map(awaited).collect();
+    let mut listing = None;
+    let injections = orders.into_iter().map(|order| carry_out(nodes, order, &mut listing)).collect();
+    released.iter().for_each(|name| note(fault::came(&plan, name)));
+    injections
 }
 
-/// Carries out an order of the schedule. Orders of one moment share a listing of processes: it takes long enough for a job to react between two.
+/// Carries out an order. Orders of one moment share a listing of processes: it takes long enough for a job to react between two.
 fn carry_out(nodes: &mut Nodes<'_>, order: FaultOrder, listing: &mut Option<Vec<Process>>) -> Injection {
     let t = now();
     let (fault, who, what, done) = match order {

@@ -181,11 +181,18 @@ impl Rank {
             _ => {}
         }
         self.events.emit(&Event::Start { world_size: self.world_size, device: "cpu".into(), pid: std::process::id() });
+        let is_struck = self.rank == 1 && self.restart == 0 && self.is_struck_at_a_line();
+        // Before any rank can print the line.
+        let mut continued = is_struck.then(|| Signals::new([SIGCONT]).unwrap());
         let (mut at, mut state) = self.resume();
         while at < self.epochs * self.steps {
             let (epoch, step) = (at / self.steps, at % self.steps);
             if step == 0 || self.restart > 0 && state == 0 {
                 self.begin(epoch);
+                if let Some(continued) = continued.as_mut().filter(|_| epoch == 1) {
+                    // Until it is killed, or stopped and continued: on a busy machine the run would end before.
+                    continued.forever().next();
+                }
             }
             state = train(state, at);
             self.events.emit(&Event::Step {
@@ -222,13 +229,7 @@ impl Rank {
     }
 
     fn begin(&self, epoch: u64) {
-        let is_struck = self.rank == 1 && self.restart == 0 && epoch == 1 && self.is_struck_at_a_line();
-        let continued = is_struck.then(|| Signals::new([SIGCONT]).unwrap());
         println!("[rank {}] Epoch {epoch}", self.rank);
-        if let Some(mut continued) = continued {
-            // Until it is killed, or stopped and continued: on a busy machine the run would end before.
-            continued.forever().next();
-        }
         let share = 0..self.samples.div_ceil(self.world_size as u64);
         let indices = share.map(|place| (place * self.world_size as u64 + self.rank as u64) % self.samples).collect();
         self.events.emit(&Event::Epoch { epoch, steps: self.steps, batch_size: self.batch });
