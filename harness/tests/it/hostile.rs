@@ -274,7 +274,7 @@ const IN_PYTHON: [[(&str, &str); 6]; 5] = [
     [
         ("sys.exit(0)", "exit code 0"),
         ("os._exit(7)", "exit code 7"),
-        ("subprocess.Popen(['setsid', 'sleep', '98765']) and os._exit(3)", "exit code 3"),
+        ("subprocess.Popen(['setsid', 'sleep', '56789']) and os._exit(3)", "exit code 3"),
         ("[os.fork() or time.sleep(98765) for _ in range(600)]", "out of bounds"),
         ("open('x', 'w').truncate(257 << 20) and time.sleep(98765)", "File too large"),
         ("resource.prlimit(os.getppid(), resource.RLIMIT_CORE, (0, 0))", NOT_PERMITTED),
@@ -390,7 +390,7 @@ fn jokers_in_python_neither_read_nor_change_what_is_not_theirs() {
         all.into_iter().map(plain).collect::<Vec<_>>()
     };
     assert_eq!(files(before), files(state(&neighbour)));
-    let left = proc::pids().filter_map(proc::command_line).filter(|line| line.contains("sleep 98765")).count();
+    let left = proc::pids().filter_map(proc::command_line).filter(|line| line.contains("sleep 56789")).count();
     assert_eq!(left, 0, "processes are left");
     assert!(!Path::new("/dev/shm/lockstep-joke").exists() && !checkout.path("progress.toml").exists());
     assert_eq!(fs::read_dir(checkout.path("tmp")).unwrap().count(), 0, "temporary files are left");
