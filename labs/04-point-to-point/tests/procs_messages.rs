@@ -65,7 +65,7 @@ fn detects_deadlocks_repeatedly() {
 
 #[test]
 fn a_deadlock_that_is_not_fixed_ends_the_program_with_exit_code_1_and_names_who_was_waited_for() {
-    let output = threads(&lab(), 2, &["--part", "stuck", "--patience", "0.3", "--device", "cpu"]);
+    let output = threads(&lab(), 2, &["--part", "stuck", "--patience", "3", "--device", "cpu"]);
     let message = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{message}");
     let lines: Vec<_> = message.lines().collect();

@@ -19,6 +19,9 @@ struct Prefetched {
     started: usize,
 }
 
+/// How often a batch may come late.
+const TRIES: usize = 3;
+
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut random = runner.random();
     let length = random.below(3..9);
@@ -31,11 +34,20 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     // Two calls: a receive that the first one leaves behind would take a message of the second.
     for batches in [&batches[..], &batches[..1]] {
         let given = format!("{} of {length} numbers\n{}", counted(batches.len(), "batch"), rows("batch", batches));
-        let outputs = runner.call_with::<_, Prefetched>(&options, &[batches]).map_err(|error| {
-            // The course's rank 0 sends each batch once.
-            let error = explain(waits::explain_hang(error), |finding| nothing_comes(finding, batches.len()));
-            lockstep_grading::given(error, |_| given.clone())
-        })?;
+        let mut call = || {
+            runner.call_with::<_, Prefetched>(&options, &[batches]).map_err(|error| {
+                // The course's rank 0 sends each batch once.
+                let error = explain(waits::explain_hang(error), |finding| nothing_comes(finding, batches.len()));
+                lockstep_grading::given(error, |_| given.clone())
+            })
+        };
+        let mut outputs = call()?;
+        // On a busy machine a batch may come late that is sent at once, but not each time.
+        for _ in 1..TRIES {
+            if is_late(batches.len(), outputs.of(1, 0)) {
+                outputs = call()?;
+            }
+        }
         let seen = outputs.of(1, 0);
         check_sums(&given, batches, seen)?;
         check_computed(&given, batches.len(), seen)?;
@@ -44,6 +56,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         check_memory(&given, seen)?;
     }
     Ok(())
+}
+
+/// Returns true if the next batch did not come although its receive, and no other, was in progress.
+fn is_late(batches: usize, seen: &Prefetched) -> bool {
+    let waits = |number: usize| seen.arrived.get(number) == Some(&(number + 1)) && seen.coming.get(number) == Some(&1);
+    (0..batches - 1).any(|number| waits(number) && seen.overlapped.get(number) != Some(&true))
 }
 
 /// Explains a receive for which rank 0 has nothing left.
