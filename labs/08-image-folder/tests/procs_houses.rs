@@ -498,7 +498,7 @@ fn a_finished_run_that_is_started_again_reports_the_same() {
 
 #[test]
 fn warns_and_continues_when_the_best_model_was_moved_away() {
-    let mut job = Job::with(lab(), &[kill(1, 2, 0)]);
+    let mut job = Job::with(lab(), &[while_saving(2, 0, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(2, &args()).succeeded());
     fs::remove_file(job.path("snapshots/best_model.safetensors")).unwrap();
     let ended = job.succeeds(2, &args());

@@ -6,8 +6,9 @@
 use std::fs;
 use std::path::Path;
 
+use lockstep_contract::fault::{Act, SavePhase};
 use lockstep_testkit::python::assert_prints_alike;
-use lockstep_testkit::{Attempt, Job, kill, margin};
+use lockstep_testkit::{Attempt, Job, kill, margin, while_saving};
 
 fn lab() -> &'static Path {
     assert_cmd::cargo::cargo_bin!("lab-13-language-model")
@@ -52,7 +53,7 @@ fn two_ranks_have_the_losses_of_two_ranks_in_python() {
 #[test]
 fn goes_on_in_the_middle_of_an_epoch_on_another_number_of_ranks() {
     let args = ["--device", "cpu", "--epochs", "2", "--samples", "96", "--held-out", "8", "--save-every-steps", "2"];
-    let mut job = Job::with(lab(), &[kill(1, 1, 4)]);
+    let mut job = Job::with(lab(), &[while_saving(1, 4, SavePhase::Named, &[Act::Signal(9)])]);
     assert!(!job.attempt(2, &args).succeeded());
     let resumed = job.succeeds(3, &args).stdout();
     assert!(resumed.contains("Resuming training from snapshot at Epoch 1, step 4"), "{resumed}");
