@@ -16,6 +16,7 @@ import functools
 import inspect
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,6 +29,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.overrides import TorchFunctionMode
+
+from . import source
 
 # The names of a rank's threads that run whatever the answer does (`background` in `engine/contract`).
 DESYNC_REPORT = "desync report"
@@ -170,11 +173,15 @@ HARMLESS = {
 
 
 class Reads(TorchFunctionMode):
-    """Sees which functions of PyTorch use memory that an operation in progress fills."""
+    """Sees which functions of PyTorch use memory that an operation in progress fills, and where tensors run methods that make new ones."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in source.NEW_TENSORS:
+            caller = sys._getframe(1)
+            source.RAN.add((caller.f_code.co_filename, caller.f_lineno, name))
         # What the recorder itself does with a tensor is no use of it.
-        if RECORDER.pending and not RECORDER.inside and getattr(func, "__name__", "") not in HARMLESS:
+        if RECORDER.pending and not RECORDER.inside and name not in HARMLESS:
             for value in args:
                 for tensor in _tensors(value):
                     begin, end = _memory(tensor)

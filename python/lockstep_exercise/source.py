@@ -25,7 +25,9 @@ WITHOUT_VALUE = {
 IN_PLACE = {"all_reduce", "broadcast", "reduce", "recv", "irecv"}
 REQUESTS = {"isend", "irecv"}
 # Methods of tensors that make a new tensor, and have a twin with `_` that changes the tensor.
-NEW_TENSORS = {"add", "sub", "mul", "div", "copy", "fill", "zero", "clamp", "neg", "sqrt", "pow", "true_divide", "mul_by"}
+NEW_TENSORS = {"add", "sub", "mul", "div", "clamp", "neg", "sqrt", "pow", "true_divide"}
+# Those that tensors ran, by file and line. Other types have methods of these names: `add` changes a set.
+RAN: set[tuple[str, int, str]] = set()
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,7 @@ def notes(source: Source) -> list[str]:
     body = ast.Module(source.tree.body, [])
     for node in ast.walk(body):
         if isinstance(node, ast.Expr):
-            found += _dropped(node)
+            found += _dropped(node, source.path)
         name = _distributed(node)
         if name in IN_PLACE and isinstance(node, ast.Call) and node.args and _is_new(node.args[0]):
             new = ast.unparse(node.args[0])
@@ -160,13 +162,15 @@ def notes(source: Source) -> list[str]:
     return [f"line {line} {what}" for line, what in sorted(set(found))]
 
 
-def _dropped(node: ast.Expr) -> list[tuple[int, str]]:
+def _dropped(node: ast.Expr, path: Path) -> list[tuple[int, str]]:
     """A statement whose value is dropped."""
     value, name = node.value, _distributed(node.value)
     if name in REQUESTS or name in WITHOUT_VALUE and _is_asynchronous(value):
         return [(node.lineno, f"drops the request of `{name}`: nothing waits for its end, and its tensor has its value only then")]
-    if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in NEW_TENSORS:
-        method = value.func.attr
+    method = value.func.attr if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) else ""
+    # An operator within its arguments runs such a method, too.
+    operators = isinstance(value, ast.Call) and any(isinstance(part, ast.BinOp) for one in value.args for part in ast.walk(one))
+    if not operators and any((str(path), line, method) in RAN for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)):
         return [(node.lineno, f"drops its result: `{method}` makes a new tensor, and `{method}_` changes the tensor")]
     if isinstance(value, (ast.BinOp, ast.Compare)):
         return [(node.lineno, f"computes `{ast.unparse(value)}` and drops the result")]
