@@ -2,6 +2,8 @@
 //!
 //! Gradients are drawn until each mistake gives other bits than the tree and than each other mistake.
 
+use std::ops::Range;
+
 use lockstep_grading::runner::Inputs;
 use lockstep_grading::{Claim, Numbers, Runner, Verdict, causes, counted, given};
 use serde::{Deserialize, Serialize};
@@ -72,6 +74,19 @@ impl Adder<'_> {
         self.rounded(sum(&Adder { single: false, ..*self }))
     }
 
+    /// The tree, with sums that are rounded before a rank sends them. Additions before that, and after it, are in double precision where this is
+    /// true.
+    fn sent(&self, leaves: &[f64], node: Range<usize>, [before, after]: [bool; 2]) -> f64 {
+        let (all, ranks) = (leaves.len(), self.arrivals.len());
+        let adder = |double: bool| Adder { single: self.single && !double, ..*self };
+        if (0..ranks).any(|rank| rank * all / ranks <= node.start && node.end <= (rank + 1) * all / ranks) {
+            return self.rounded(adder(before).tree(&leaves[node]));
+        }
+        let middle = usize::midpoint(node.start, node.end);
+        let half = |half| self.sent(leaves, half, [before, after]);
+        adder(after).add(half(node.start..middle), half(middle..node.end))
+    }
+
     /// The ranks' sums, each added up in order or along a tree of its own.
     fn by_rank(&self, leaves: &[f64], trees: bool) -> Vec<f64> {
         let (all, ranks) = (leaves.len(), self.arrivals.len());
@@ -124,10 +139,12 @@ const ARRIVED: &str =
 const OVER_RANKS: &str = "this is the sum along a tree over the ranks: with another number of ranks it is another tree. The leaves are the virtual ranks";
 const IN_DOUBLE: &str = "the sum was added up in double precision and rounded once. That is more exact, and has other bits: all additions are in the \
                          precision of the gradients, as on a rank that adds before it sends";
+const SENT: &str = "additions were made in double precision, and the sums rounded where they are sent and at the end. That is more exact, and has other bits: \
+                    all additions are in the precision of the gradients";
 
 const OWN: &str = "this is the sum over the rank's own virtual ranks: those of the others are not in it";
 
-const CAUSES: [(Mistake, &str); 17] = [
+const CAUSES: [(Mistake, &str); 20] = [
     (|adder, leaves| adder.by_rank(leaves, false)[adder.rank], OWN),
     (|adder, leaves| adder.by_rank(leaves, true)[adder.rank], OWN),
     (
@@ -154,6 +171,9 @@ const CAUSES: [(Mistake, &str); 17] = [
     ),
     (|adder, leaves| adder.in_double(|double| double.tree(leaves)), IN_DOUBLE),
     (|adder, leaves| adder.in_double(|double| double.in_order(leaves.iter().copied())), IN_DOUBLE),
+    (|adder, leaves| adder.rounded(adder.sent(leaves, 0..leaves.len(), [true, true])), SENT),
+    (|adder, leaves| adder.rounded(adder.sent(leaves, 0..leaves.len(), [true, false])), SENT),
+    (|adder, leaves| adder.rounded(adder.sent(leaves, 0..leaves.len(), [false, true])), SENT),
     (
         |adder, leaves| adder.along(leaves, |leaves| leaves.div_ceil(2)),
         "of a node with an odd number of virtual ranks, the first half was the longer one: `halves` makes the second one longer",
@@ -298,15 +318,15 @@ fn check(case: &Gradients, summed: &[Of], causes: &[&str], right_alone: bool) ->
             .diagnose_if(
                 near(1.0) && right_alone,
                 format!(
-                    "on one rank all bits are right, and on {} the last ones differ: the same numbers were added in another order, and \
-                     (a + b) + c need not be a + (b + c). Only halves of one node may be added, whoever has them",
+                    "on one rank all bits are right, and on {} the last ones differ: the numbers were added in another order or precision, \
+                     and (a + b) + c need not be a + (b + c). Only halves of one node may be added, whoever has them",
                     counted(ranks_of(case), "rank")
                 ),
             )
             .diagnose_if(
                 near(1.0),
-                "only the last bits differ: the same numbers were added in another order, and (a + b) + c need not be a + (b + c). Only the two \
-                 halves of a node may be added",
+                "only the last bits differ: the numbers were added in another order or precision, and (a + b) + c need not be a + (b + c). Only the \
+                 two halves of a node may be added",
             )
             .or_fail("this is not the sum over all virtual ranks")?;
     }

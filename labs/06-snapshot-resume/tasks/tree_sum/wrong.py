@@ -73,6 +73,22 @@ def in_double(): ...
 def rounds_once(): ...
 
 
+# In double precision, rounded where sums are sent and at the end.
+def rounds_to_send(ranks: Ranks, gradients: dict[range, torch.Tensor]) -> torch.Tensor:
+    def add_up(sums: dict[range, torch.Tensor]) -> dict[range, torch.Tensor]:
+        sums = {node: total.double() for node, total in sums.items()}
+        largest = set(sums)
+        for node in ranks.tree():
+            if all(half in sums for half in halves(node)):
+                sums[node] = sum(sums[half] for half in halves(node))
+                largest -= set(halves(node))
+                largest.add(node)
+        return {node: sums[node].to(dtype) for node in largest}
+
+    dtype = next(iter(gradients.values())).dtype
+    return add_up(dict(ranks.exchange(add_up(gradients))))[range(ranks.virtual_ranks)]
+
+
 # A tree over the ranks.
 def tree_of_ranks(ranks: Ranks, gradients: dict[range, torch.Tensor]) -> torch.Tensor:
     def along(totals: list[torch.Tensor]) -> torch.Tensor:

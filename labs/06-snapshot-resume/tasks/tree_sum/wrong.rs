@@ -56,6 +56,15 @@ pub fn rounds_once() {}
 #[edit(add_up(gradients) => add_up(gradients.into_iter().map(|(node, sum)| (node, sum.to_kind(Kind::Double))).collect()))]
 pub fn in_double() {}
 
+/// Adds in double precision what it receives, and rounds the sum.
+#[edit(let own = add_up(gradients); =>
+    let kind = gradients[&(ranks.part.start..ranks.part.start + 1)].kind();
+    let own = add_up(gradients);
+)]
+#[edit(ranks.exchange(own)?.into_iter() => ranks.exchange(own)?.into_iter().map(|(node, sum)| (node, sum.to_kind(Kind::Double))))]
+#[edit(.context("the sum over all virtual ranks is not there") => .map(|sum| sum.to_kind(kind)).context("no sum"))]
+pub fn receives_in_double() {}
+
 /// Sums of the ranks, along a tree over the ranks.
 pub fn tree_of_ranks(ranks: &Ranks<'_>, gradients: Sums) -> Result<Tensor> {
     fn along(sums: &[Tensor]) -> Tensor {
