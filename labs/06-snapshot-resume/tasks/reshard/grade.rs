@@ -208,10 +208,13 @@ impl ReshardJob<'_> {
             let own = self.taken(start, epoch);
             let begin = own.iter().filter_map(place).min();
             let went_on = start > 0 && (before > 0 || self.ended_before(start, epoch));
-            if went_on && before < order.len() {
+            if went_on {
                 let numbers = self.ranks[0].snapshots[start - 1].clone().unwrap_or_default();
                 let saved = format!("the snapshot holds the numbers {}", joined(&numbers, " and "));
+                // How many of them the last start has taken.
+                let of_start = self.taken(start - 1, epoch).len();
                 match begin {
+                    None if before >= order.len() => {}
                     None => {
                         return Some(format!(
                             "the ranks did not take what was left of epoch {epoch}, {}: a snapshot in the middle of an epoch must say how \
@@ -220,6 +223,12 @@ impl ReshardJob<'_> {
                         ));
                     }
                     Some(begin) if begin == before => {}
+                    Some(0) if before >= order.len() => {
+                        return Some(format!(
+                            "epoch {epoch} begins again, though all of its samples were already trained ({saved}): what is saved after the last \
+                             step of an epoch must lead to the next one"
+                        ));
+                    }
                     Some(0) if self.pads(&own, &order[before..]) => {
                         return Some(format!(
                             "samples from the beginning of epoch {epoch} fill up its last step, as with `DistributedSampler`, and are \
@@ -229,6 +238,13 @@ impl ReshardJob<'_> {
                     Some(0) => {
                         return Some(format!(
                             "epoch {epoch} begins again, though {before} of its samples were already trained ({saved})"
+                        ));
+                    }
+                    Some(begin) if begin == of_start && numbers.contains(&(of_start as u64)) && of_start < before => {
+                        return Some(format!(
+                            "the snapshot counts only the samples of the last start, {of_start}: add those of epoch {epoch} that were trained \
+                             before it, here {}",
+                            before - of_start
                         ));
                     }
                     Some(begin) if begin == steps * self.case.batch_size * ranks && begin != of_rank => {

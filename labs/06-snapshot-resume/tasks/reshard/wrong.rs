@@ -224,3 +224,12 @@ pub fn unclamped() {}
 #[edit(let left = run.order(epoch).split_off(taken) => let left: Vec<usize> = run.order(epoch).into_iter().skip(taken).collect())]
 #[edit(step.len() => run.settings.batch_size * run.ranks)]
 pub fn clamped_on_loading() {}
+
+/// After the last step of an epoch, saves its beginning.
+#[edit(run.save(&[epoch, taken as u64]) => run.save(&[epoch, (taken % run.settings.samples) as u64]))]
+pub fn end_is_begin() {}
+
+/// Counts the samples of this start only.
+#[edit(let mut taken = if epoch == first { done } else { 0 }; => let before = if epoch == first { done } else { 0 };)]
+#[edit(split_off(taken); => split_off(before); let mut taken = 0;)]
+pub fn of_this_start() {}
