@@ -44,8 +44,11 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 struct Mistake {
     /// The position that is saved after this one.
     saves: fn(Position) -> Position,
-    /// The first position of a run that finds this one in the snapshot.
+    /// The first position of a run that finds this one in the snapshot, and of one that finds none.
     begins: fn(Position) -> Position,
+    starts: Position,
+    /// What is saved in place of a position behind the last step of an epoch.
+    turns_to: fn(Position) -> Position,
     /// All epochs begin with the step at which the first one does.
     in_all_epochs: bool,
     /// What is saved after an epoch, if anything; and whether it is saved then only.
@@ -55,10 +58,20 @@ struct Mistake {
 
 const NEXT: fn(Position) -> Position = |(epoch, step)| (epoch, step + 1);
 const SAME: fn(Position) -> Position = |position| position;
-const RIGHT: Mistake = Mistake { saves: NEXT, begins: SAME, in_all_epochs: false, after_epoch: None, only_then: false };
+const RIGHT: Mistake = Mistake {
+    saves: NEXT,
+    begins: SAME,
+    starts: (0, 0),
+    turns_to: |(epoch, _)| (epoch + 1, 0),
+    in_all_epochs: false,
+    after_epoch: None,
+    only_then: false,
+};
+const KEEPS_STEP: &str = "the snapshot after the last step of an epoch names the next epoch, but still a step of the old one: the next epoch begins \
+                          with its step 0";
 
 /// The mistakes that can be told apart by the steps of the model, with their diagnoses.
-const MISTAKES: [(Mistake, &str); 6] = [
+const MISTAKES: [(Mistake, &str); 10] = [
     (
         Mistake { saves: SAME, ..RIGHT },
         "the snapshot names the last step, not the next one, so the model was trained with that step twice",
@@ -85,16 +98,27 @@ const MISTAKES: [(Mistake, &str); 6] = [
         "the saved position means the last step in one case, and the next step in another, at the end of an epoch, whose next step 0 is then \
          skipped. Let it always mean the next step",
     ),
+    (Mistake { turns_to: |(epoch, step)| (epoch + 1, step), ..RIGHT }, KEEPS_STEP),
+    (Mistake { turns_to: |(epoch, step)| (epoch + 1, step - 1), ..RIGHT }, KEEPS_STEP),
+    (
+        Mistake { turns_to: |(epoch, _)| (epoch + 1, 1), ..RIGHT },
+        "the snapshot after the last step of an epoch names step 1 of the next one: its first step is step 0",
+    ),
+    (
+        Mistake { saves: SAME, begins: NEXT, starts: (0, 1), ..RIGHT },
+        "a run without a snapshot begins with step 1: the step after the saved one is right where there is a snapshot, and the first start begins \
+         with step 0",
+    ),
 ];
 
 impl Mistake {
-    /// The steps of the model at the end of the job. `turns`: the position after an epoch is step 0 of the next one.
+    /// The steps of the model at the end of the job. `turns`: the position after an epoch is one of the next.
     fn simulated(&self, (epochs, steps, save_every, kills): &Case, turns: bool) -> Vec<Position> {
         let mut snapshot: Option<(Vec<Position>, Position)> = None;
         for kill in kills.iter().copied().map(Some).chain([None]) {
             let (mut model, begin) = match &snapshot {
                 Some((model, saved)) => (model.clone(), (self.begins)(*saved)),
-                None => (Vec::new(), (0, 0)),
+                None => (Vec::new(), self.starts),
             };
             let mut left = kill.unwrap_or(u64::MAX);
             let mut train = |position: Position, model: &mut Vec<Position>| {
@@ -108,7 +132,8 @@ impl Mistake {
                     train((epoch, step), &mut model)?;
                     if !self.only_then && (step + 1) % save_every == 0 {
                         let next = (self.saves)((epoch, step));
-                        snapshot = Some((model.clone(), if turns && next.1 == *steps { (epoch + 1, 0) } else { next }));
+                        snapshot =
+                            Some((model.clone(), if turns && next.1 == *steps { (self.turns_to)(next) } else { next }));
                     }
                 }
                 if let Some(position) = self.after_epoch {
@@ -169,7 +194,7 @@ fn given((epochs, steps, save_every, kills): &Case) -> String {
 }
 
 fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<()> {
-    let (epochs, steps, ..) = case;
+    let (epochs, steps, _, kills) = case;
     let expected: Vec<Position> = (0..*epochs).flat_map(|epoch| (0..*steps).map(move |step| (epoch, step))).collect();
     let count = |position: &&Position| observed.iter().filter(|one| one == position).count();
     let named = |(epoch, step): &Position| format!("step {step} of epoch {epoch}");
@@ -190,6 +215,8 @@ fn check(case: &Case, observed: &[Position], causes: &[&str]) -> anyhow::Result<
         format!(
             "the steps from {missing} on are missing: a run ended before the last one, or a kill passed for its end"
         )
+    } else if kills.is_empty() {
+        format!("{}, in a run that was never stopped: it takes each step of each epoch once", what.join(", and "))
     } else {
         format!(
             "{}: which step does the position in the snapshot mean, where it is saved and where a run begins with it?",

@@ -92,6 +92,15 @@ pub fn whole_epoch_again() {}
 #[edit(let begin = if epoch == first_epoch { first_step } else { 0 }; => let begin = if epoch == first_epoch { first_step.saturating_sub(1) } else { 0 };)]
 pub fn one_step_back() {}
 
+/// Names the next epoch at the end of one, and keeps the step.
+#[edit((epoch + 1, 0) => (epoch + 1, step + 1))]
+pub fn keeps_step() {}
+
+/// Adds one after loading, also where there was nothing to load.
+#[given]
+#[edit(.unwrap_or((0, 0)) => .map_or((0, 1), |(epoch, step)| (epoch, step + 1)))]
+pub fn first_step_left_out() {}
+
 /// Counts the next epoch from 1.
 #[edit((epoch + 1, 0) => (epoch + 1, 1))]
 pub fn epochs_from_one() {}
