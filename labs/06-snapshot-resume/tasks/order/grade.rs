@@ -135,9 +135,17 @@ fn continues(case: &Case, whole: &[Vec<usize>], observed: &[Vec<usize>]) -> anyh
                  not on the epoch"
             ),
         )
+        .diagnose_if(
+            at == 0 && seen.iter().map(|place| whole[begin - 1][*place]).eq(expected.iter().copied()),
+            format!(
+                "epoch {begin} shuffles the order that epoch {} left, and a process that begins with epoch {begin} has none: begin each epoch with \
+                 the numbers in their order",
+                begin - 1
+            ),
+        )
         .or_fail(
-            "a process that begins with a later epoch draws different orders than one that began with epoch 0: an order must depend only \
-             on the seed and the epoch",
+            "a process that was started again draws other orders of the same epochs: an order must depend only on the seed and the epoch, and \
+             neither on the process nor on where it began",
         )
 }
 
