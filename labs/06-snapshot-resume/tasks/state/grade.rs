@@ -91,6 +91,11 @@ fn begins(case: &Case, stop: usize, steps: &[u64], first: Option<&[f64]>, last: 
     .or_fail("a run must compute each step once: from the step that was saved up to the one before `until`")?;
     Claim::equal(last, first.filter(|_| stop > 0).unwrap_or(last))
         .given(given(case))
+        .diagnose_if(
+            first.is_some_and(|first| close(last, first, 1e-5)),
+            "the start from the snapshot begins with nearly the last weights of the run before, but not to the last bit: numbers are rounded on \
+             their way through the snapshot. Save all their digits",
+        )
         .or_fail("the start from the snapshot does not begin with the last weights of the run before")
 }
 
