@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use lockstep_grading::{Claim, Runner, causes, rows};
+use lockstep_grading::{Claim, Runner, causes, given, rows};
 
-/// Two differ in one letter in the middle: neither their first or last letters nor their lengths give them an order.
-const NAMES: [&str; 6] = ["loss", "top1_mean", "top5_mean", "recall", "precision", "f1"];
+/// Two differ in one letter in the middle: neither their first or last letters nor their lengths give them an order. Two differ in case only.
+const NAMES: [&str; 6] = ["loss", "top1_mean", "top5_mean", "recall", "F1", "f1"];
 const RANKS: usize = 3;
 /// Wide enough for single precision.
 const TOLERANCE: f64 = 1e-6;
@@ -19,7 +19,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let mut value = || random.below(1..1 << 30) as f64 / f64::from(1 << 30);
     let mut metrics = || -> Metrics { NAMES.iter().map(|name| ((*name).to_owned(), value())).collect() };
     let cases: Vec<Vec<Metrics>> = (0..2).map(|_| (0..RANKS).map(|_| metrics()).collect()).collect();
-    let outputs = runner.call::<_, HashMap<String, Option<f64>>>(RANKS, &cases)?;
+    let outputs = runner
+        .call::<_, HashMap<String, Option<f64>>>(RANKS, &cases)
+        .map_err(|error| given(error, |_| format!("the metrics {NAMES:?} on {RANKS} ranks")))?;
     for (case, given) in cases.iter().enumerate() {
         let read = |observed: &HashMap<String, Option<f64>>| -> Metrics {
             observed.iter().map(|(name, mean)| (name.clone(), mean.unwrap_or(f64::NAN))).collect()
@@ -76,7 +78,7 @@ fn check(rank: usize, given: &[Metrics], observed: &Metrics, causes: &[&str]) ->
                 mixed.is_some(),
                 format!(
                     "`{name}` holds the mean of {}: the ranks reduce in different orders. A collective does not know names: the \
-                     first call on one rank meets the first call on the others",
+                     first call on one rank meets the first call on the others, and the first number in a tensor meets the first in theirs",
                     mixed.unwrap_or_default().join(", ")
                 ),
             )

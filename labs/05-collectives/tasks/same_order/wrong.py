@@ -36,6 +36,11 @@ def by_value(): ...
 def only_names(): ...
 
 
+# Sorts without regard to case, which leaves two names in the order of the dict.
+@edit("sorted(own)", "sorted(own, key=str.lower)")
+def without_case(): ...
+
+
 # The values of rank 0.
 @edit("dist.all_reduce(totals)", "dist.broadcast(totals, 0)")
 @edit("totals / ranks", "totals")

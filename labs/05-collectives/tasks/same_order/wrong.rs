@@ -75,6 +75,15 @@ pub fn by_metrics() {}
 )]
 pub fn by_first_letter() {}
 
+/// Sorts without regard to case, which leaves two names in the map's order.
+#[given]
+#[edit(for (name, value) in own =>
+    let mut sorted: Vec<_> = own.iter().collect();
+    sorted.sort_by_key(|(name, _)| name.to_lowercase());
+    for (name, value) in sorted
+)]
+pub fn without_case() {}
+
 /// Right: sorts by length, and names of one length by their letters, backwards.
 #[given]
 #[edit(for (name, value) in own =>
