@@ -65,8 +65,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
 const CAUSES: [(Half, &str); 3] = [
     (
         Half::Missing,
-        "only one chunk is finished, and the others are partial sums: after the reduce-scatter, every rank has one finished chunk, and an \
-         all-gather must bring all of them to every rank",
+        "only one chunk is finished, and the others are partial sums, as after the first half. Either the second half, which brings all \
+         finished chunks to every rank, is missing, or what it brings is not written into the tensor: `chunks[c] = …` puts another tensor \
+         into the list, in place of the view",
     ),
     (Half::Adds, "in the second half, finished chunks were added to partial sums: they must replace them"),
     (
@@ -122,6 +123,10 @@ fn check(rank: usize, given: &[Vec<f64>], observed: &[f64], causes: &[&str], onl
         .causes(causes)
         .diagnose_if(observed == &given[rank][..] && even > 0, UNCHANGED)
         .diagnose_if(observed == with_one_chunk(given, rank, &expected), UNCHANGED)
+        .diagnose_if(
+            ranks == 1 && observed.iter().eq(given[0].iter().map(|own| 2.0 * own).collect::<Vec<_>>().iter()),
+            "a single rank has nothing to add, and here it added its own numbers once more: each half takes size - 1 steps, so none here",
+        )
         .diagnose_if(
             even == 0 && length > 1 && only_short,
             format!(

@@ -60,6 +60,11 @@ def whole(ring: Ring, tensor: torch.Tensor) -> None:
 def all_around(): ...
 
 
+# Takes a step too many in the first half, which only a single rank sees.
+@edit("size - 1):\n        arrived = ring.exchange(chunks[(me - step) % size])", "size):\n        arrived = ring.exchange(chunks[(me - step) % size])")
+def size_steps(): ...
+
+
 # Numbers the chunks the other way round, so that lengths do not fit.
 @edit("chunks[(me - step - 1) % size] += arrived", "chunks[(me + step + 1) % size] += arrived")
 def other_way(): ...

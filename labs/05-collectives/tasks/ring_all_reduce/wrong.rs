@@ -97,6 +97,14 @@ pub fn fewer_chunks() {}
 #[edit(let _ = chunks[of(step + 1)].g_add_(&arrived) => chunks[of(step + 1)] = &chunks[of(step + 1)] + &arrived)]
 pub fn no_views() {}
 
+/// Puts the finished chunks into the list, in place of the views.
+#[edit(chunks[of(step)].copy_(&arrived) => chunks[of(step)] = arrived)]
+pub fn list_only() {}
+
+/// Takes a step too many in the first half, which only a single rank sees.
+#[edit((me + 2 * size - behind) % size; for step in 0..size - 1 => (me + 2 * size - behind) % size; for step in 0..size)]
+pub fn size_steps() {}
+
 /// Replaces chunks in the first half instead of adding to them.
 #[edit(let _ = chunks[of(step + 1)].g_add_(&arrived) => chunks[of(step + 1)].copy_(&arrived))]
 pub fn replaces() {}
