@@ -1,6 +1,6 @@
 //! Grades `transpose`: matrices of random shapes on 2 and 3 ranks.
 
-use lockstep_grading::{Claim, Numbers, Runner, Verdict, explain};
+use lockstep_grading::{Claim, Numbers, Runner, Verdict, explain, given};
 use serde::Deserialize;
 
 #[derive(Clone, PartialEq, Deserialize)]
@@ -37,6 +37,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let row = |row: usize| (0..columns).map(|column| (100 * row + column) as f64 + tenth).collect();
         let matrix: Rows = (0..rows).map(row).collect();
         let outputs = runner.call::<_, (Matrix, Vec<Call>, u64)>(ranks, &[&matrix]).map_err(|error| {
+            let error = given(error, |_| format!("a block of {tall} x {columns} on each of {ranks} ranks"));
             explain(error, |finding| {
                 if finding.verdict == Verdict::Crash && finding.diagnosis.contains("equal parts") {
                     return Some(format!(
