@@ -15,7 +15,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let of_rank =
             |rank: usize| random.numbers(length).iter().map(|value| 10.0 * (rank + 1) as f64 + value).collect();
         let given: Vec<Vec<f64>> = (0..ranks).map(of_rank).collect();
-        let outputs = runner.call::<_, (Vec<Numbers>, Vec<Called>)>(ranks, &[&given]).map_err(waits::explain_hang)?;
+        let outputs = runner
+            .call::<_, (Vec<Numbers>, Vec<Called>)>(ranks, &[&given])
+            .map_err(|error| lockstep_grading::given(waits::explain_hang(error), |_| described(&given)))?;
         let owners: Vec<Vec<Option<usize>>> = outputs.all(0).map(|(all, _)| owners(&given, all)).collect();
         for (rank, (observed, calls)) in outputs.all(0).enumerate() {
             check(rank, &given, &owners, observed, calls)?;
@@ -25,6 +27,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn described(given: &[Vec<f64>]) -> String {
+    format!("the tensors of {}\n{}", counted(given.len(), "rank"), rows("rank", given))
 }
 
 /// The rank whose tensor is at each position.
@@ -45,6 +51,9 @@ fn check(
     // The rank whose tensor came in step s, if the positions were filled in the intended order.
     let in_step = |step: usize| places.get(of(rank + ranks - step)).copied().flatten();
     let only_from_previous = ranks > 2 && (1..ranks).all(|step| in_step(step) == Some(of(rank + ranks - 1)));
+    // What arrived last, in every place but the rank's own, although all came from the previous rank.
+    let only_last = (1..ranks).all(|step| in_step(step) == Some(of(rank + 1)))
+        && !calls.iter().any(|(call, _)| call.ends_with(&format!("from rank {}", of(rank + 1))));
     let lost =
         (0..ranks).find(|of| owners.iter().enumerate().all(|(at, places)| at == *of || !places.contains(&Some(*of))));
     let mut all: Vec<usize> = places.iter().copied().flatten().collect();
@@ -53,7 +62,7 @@ fn check(
     let unfilled = observed.iter().position(|numbers| numbers.iter().all(|value| *value == 0.0));
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
-        .given(format!("the tensors of {}\n{}", counted(ranks, "rank"), rows("rank", given)))
+        .given(described(given))
         .diagnose_if(observed.len() != ranks, format!("there are {} but {}", counted(ranks, "rank"), counted(observed.len(), "tensor")))
         .diagnose_if(
             misplaced,
@@ -64,6 +73,11 @@ fn check(
             only_from_previous,
             "every step brought the previous rank's own tensor again: from the second step on, a rank sends what it received in \
              the previous step",
+        )
+        .diagnose_if(
+            ranks > 2 && only_last,
+            "all places but the rank's own hold the tensor that arrived last: they share one tensor, into which every step receives. Each \
+             place needs a tensor of its own",
         )
         .diagnose_if(
             unfilled.is_some() && calls.iter().filter(|(call, _)| call.starts_with("recv")).count() >= ranks - 1,

@@ -42,6 +42,12 @@ def into_a_copy(): ...
 def one_tensor(): ...
 
 
+# Receives into one tensor, which it puts into all places.
+@edit("    for step in range(1, size):\n", "    everyones = [own if of == me else everyones[me - 1] for of in range(size)]\n    for step in range(1, size):\n")
+@edit("everyones[(me + 1 - step) % size], everyones", "everyones[(me + 1 - step) % size].clone(), everyones")
+def one_buffer(): ...
+
+
 # Starts everything, and waits.
 def starts(own: torch.Tensor) -> list[torch.Tensor]:
     me, size = dist.get_rank(), dist.get_world_size()
