@@ -138,7 +138,7 @@ def _deadline(answer: Callable[..., Any], given: Any) -> Any:
     clock = time.monotonic() - begun
     own = max(0.0, clock - (_waited_for_a_core() - waited))
     store.set(f"{name}/decided", "")
-    return _outcome(received), len(RECORDER.called()), [int(clock * 1000), int(own * 1000)]
+    return _outcome(received), _calls(), [int(clock * 1000), int(own * 1000)]
 
 
 def _outcome(received: Any) -> Any:

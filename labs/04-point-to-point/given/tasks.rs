@@ -130,7 +130,7 @@ enum Outcome {
 }
 
 /// Inputs: the peer's behaviour, the numbers that it sends, the deadline in milliseconds. The peer is rank 1, and rank 0 runs
-/// the answer. Results: its outcome, how many receives it has started, and how long it took in milliseconds, by the clock and on its own. Gloo closes a group in
+/// the answer. Results: its outcome, its calls, and how long it took in milliseconds, by the clock and on its own. Gloo closes a group in
 /// which a deadline has passed, so each case uses a new group.
 pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Received>) -> Task {
     let (patient, peer) = (Rank::ZERO, Rank::new(1));
@@ -153,7 +153,7 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
         let from = if matches!(does, Peer::Itself) { patient } else { peer };
         let length = i64::try_from(values.len())?;
         let (received, took) = timed(|| answer(&group, from, length, Duration::from_millis(patience_ms)));
-        let started = group.called().len();
+        let calls: Vec<_> = group.called().into_iter().map(|called| (called.call.operation, called.waited)).collect();
         all.store().set(&decided, "")?;
         let outcome = match received {
             Ok(Received::Message(message)) => Outcome::Message(numbers(&message)?),
@@ -162,7 +162,7 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
             Err(error) if matches!(does, Peer::Itself) => Outcome::Error(format!("{error:#}")),
             Err(error) => return Err(error),
         };
-        Ok(Some((outcome, started, [took.clock, took.own].map(|time| time.as_millis() as u64))))
+        Ok(Some((outcome, calls, [took.clock, took.own].map(|time| time.as_millis() as u64))))
     })
 }
 

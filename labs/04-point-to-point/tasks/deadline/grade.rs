@@ -15,6 +15,9 @@ enum Outcome {
     Error(String),
 }
 
+/// A call of the answer, and whether its end was waited for.
+type Called = (String, bool);
+
 /// How often an answer may report a message as late that is not, or come back too late.
 const TRIES: usize = 3;
 /// What a clock may round away, in milliseconds.
@@ -27,22 +30,22 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let length = random.below(2..6);
         let message: Vec<f64> = random.numbers(length).iter().map(|value| 10.0 + value).collect();
         let case = DeadlineCase { does, given: format!("a peer that {}, a deadline of {patience} ms", words(does)) };
-        let (mut observed, mut took) = (Outcome::Late, 0);
+        let (mut observed, mut calls, mut took) = (Outcome::Late, Vec::new(), 0);
         // On a busy machine the deadline may pass before a message comes that is sent at once, and an answer may come back late, but not each
         // time.
         for _ in 0..TRIES {
             let outputs = runner
-                .call::<_, Option<(Outcome, usize, [u64; 2])>>(2, &[(does, &message, patience)])
+                .call::<_, Option<(Outcome, Vec<Called>, [u64; 2])>>(2, &[(does, &message, patience)])
                 .map_err(|error| case.explained(error))?;
-            let (outcome, started, [clock, own]) = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
-            case.check_tries(started)?;
+            let (outcome, made, [clock, own]) = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
+            case.check_tries(made.len())?;
             case.check_patience(&outcome, clock, patience)?;
-            (observed, took) = (outcome, own);
+            (observed, calls, took) = (outcome, made, own);
             if (observed == Outcome::Late) == (does == "is_late") && !is_too_late(took, patience) {
                 break;
             }
         }
-        case.check(message, &observed)?;
+        case.check(message, &observed, &calls)?;
         case.check_end(took, patience)?;
     }
     Ok(())
@@ -136,7 +139,7 @@ impl DeadlineCase {
             .or_fail("the answer comes back long after the deadline: `patience` is for all that it does, and the caller has other work")
     }
 
-    fn check(&self, message: Vec<f64>, observed: &Outcome) -> anyhow::Result<()> {
+    fn check(&self, message: Vec<f64>, observed: &Outcome, calls: &[Called]) -> anyhow::Result<()> {
         let expected = match self.does {
             "sends" => Outcome::Message(Numbers(message)),
             "is_late" => Outcome::Late,
@@ -144,14 +147,20 @@ impl DeadlineCase {
             _ => return self.check_error(observed),
         };
         let came = matches!(observed, Outcome::Message(_));
+        let missed = self.does == "sends" && *observed == Outcome::Late;
         Claim::equal(&expected, observed)
             .on_rank(0)
             .given(self.given.clone())
             .diagnose_if(
-                self.does == "sends" && *observed == Outcome::Late,
-                "the message was there and was not received. A receive completes in `wait_for` or `wait`, and with Gloo `is_completed` is never \
-                 true before; and it takes only messages of its tag, which is 0 here",
+                missed && calls.iter().any(|(call, _)| !call.contains(" tag 0 ")),
+                "the message was there and was not received: a receive takes only messages of its tag, which is 0 here",
             )
+            .diagnose_if(
+                missed && calls.iter().any(|(_, waited)| !waited),
+                "the message was there and was not received: a receive completes only in a call that waits for it, and with Gloo \
+                 `is_completed` is never true before",
+            )
+            .diagnose_if(missed, "the message was there and was not received")
             .diagnose_if(
                 self.does == "leaves" && *observed == Outcome::Late,
                 "not every error is a deadline that has passed: `kind()` of this error is `PeerGone`, so the peer will never send",
