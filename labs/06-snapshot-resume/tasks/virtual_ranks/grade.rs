@@ -76,11 +76,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let mut ranks = passes.steps.iter().flat_map(|by_rank| by_rank.iter().enumerate());
         ranks.all(|(rank, own)| own.len() == 1 && own[0].virtual_rank == rank)
     });
-    runs.iter().try_for_each(|(case, passes)| check_parts(case, passes, plain))?;
+    let resumed = (&resumed, again.of(0, 0));
+    runs.iter().chain([&resumed]).try_for_each(|(case, passes)| check_parts(case, passes, plain))?;
     check_samples(&runs)?;
     let numbers = numbers(runs[0].0, runs[0].1);
     check_apart(runs[0].0, &numbers)?;
-    for (case, passes) in runs[1..RANKS.len()].iter().copied().chain([(&resumed, again.of(0, 0))]) {
+    for (case, passes) in runs[1..RANKS.len()].iter().copied().chain([resumed]) {
         check_same(case, passes, &numbers)?;
     }
     let (other, passes) = runs[RANKS.len()];
