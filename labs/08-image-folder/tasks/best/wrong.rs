@@ -23,6 +23,10 @@ pub fn mean_of_ranks() {}
 #[edit(accuracy > best.accuracy => accuracy >= best.accuracy)]
 pub fn last_of_equals() {}
 
+/// Takes the right predictions for the epoch.
+#[edit(Best { epoch, accuracy } => Best { epoch: epoch + right, accuracy })]
+pub fn no_epoch() {}
+
 /// Keeps nothing before the first right prediction.
 #[edit(best.is_none_or(|best| accuracy > best.accuracy) => accuracy > best.map_or(0.0, |best| best.accuracy))]
 pub fn above_zero() {}
