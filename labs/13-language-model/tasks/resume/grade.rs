@@ -249,7 +249,7 @@ impl Start<'_> {
             "the training begins again: it does not read the snapshot",
         )
         .diagnose_if(
-            resumed && expected.at == 0 && ranks[0].epoch + 1 == expected.epoch,
+            resumed && expected.at == 0 && expected.epoch.checked_sub(1) == Some(ranks[0].epoch),
             "the snapshot has all batches of an epoch, and that epoch is trained again: begin the next one",
         )
         .diagnose_if(

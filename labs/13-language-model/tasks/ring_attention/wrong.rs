@@ -218,6 +218,10 @@ pub fn off_by_one() {}
 #[edit(&[first.0, second.0] => &[second.0, first.0])]
 pub fn late_first() {}
 
+/// Returns as many rows as three ranks have.
+#[edit(Tensor::cat(&[first.0, second.0], 0) => Tensor::cat(&[first.0, second.0], 0).repeat([3, 1]))]
+pub fn rows_of_all() {}
+
 /// Weighs each part by the other's share.
 #[edit(share(one) + share(other) => &one.0 * (&other.1 - &log_sum).exp() + &other.0 * (&one.1 - &log_sum).exp())]
 pub fn swapped_shares() {}
