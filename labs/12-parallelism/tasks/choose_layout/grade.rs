@@ -18,6 +18,15 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for (number, text) in files.iter().enumerate() {
         let ClusterFile { job, cluster } = ClusterFile::parse(text).context("the grader's file")?;
         let layout = outputs.of(0, number);
+        let ranks = 1..=cluster.ranks();
+        // A layout with a 0 has neither a memory nor a step.
+        Claim::that(
+            layout.is_none_or(|numbers| numbers.iter().all(|number| ranks.contains(number))),
+            format!("three numbers from 1 to {}", ranks.end()),
+            joined(&layout.unwrap_or_default(), ", "),
+        )
+        .given(listed(&job, &cluster))
+        .or_fail("data, tensor and pipeline divide the number of ranks: 1 means that a dimension divides nothing")?;
         let layout = layout.map(|[data, tensor, pipeline]| Layout { data, tensor, pipeline, ..Layout::ONE });
         check(&job, &cluster, layout)?;
     }

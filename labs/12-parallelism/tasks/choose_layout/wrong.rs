@@ -51,6 +51,13 @@ pub fn powers_of_two() {}
 )]
 pub fn fastest_or_none() {}
 
+/// Leaves the number of copies at 0.
+#[edit(Ok(fit.min_by(|one, other| one.step(&job, &cluster).total_cmp(&other.step(&job, &cluster)))) =>
+    let best = fit.min_by(|one, other| one.step(&job, &cluster).total_cmp(&other.step(&job, &cluster)));
+    Ok(best.map(|best| Layout { data: 0, ..best }))
+)]
+pub fn no_copies() {}
+
 /// Right: sorts all by the time of a step and takes the first that fits.
 #[edit(Ok(fit.min_by(|one, other| one.step(&job, &cluster).total_cmp(&other.step(&job, &cluster)))) =>
     let mut fit: Vec<Layout> = fit.collect();
