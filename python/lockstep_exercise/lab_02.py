@@ -219,8 +219,9 @@ def _shard(answer: Callable[..., Any], given: Any) -> list[int]:
     return integers(answer(*given))
 
 
-def _average(answer: Callable[..., Any], by_rank: Any) -> list[list[float]]:
-    gradients = [tensor(values) for values in by_rank[dist.get_rank()]]
+def _average(answer: Callable[..., Any], given: Any) -> list[list[float]]:
+    shapes, by_rank = given
+    gradients = [tensor(values).reshape(shape) for values, shape in zip(by_rank[dist.get_rank()], shapes, strict=True)]
     before = [numbers(gradient) for gradient in gradients]
     returned = answer(gradients)
     after = [numbers(gradient, "`gradients` now has") for gradient in gradients]

@@ -19,11 +19,11 @@ pub fn shard(answer: fn(usize, usize, usize) -> Vec<usize>) -> Task {
     Task::new("shard", move |(samples, world_size, rank)| Ok(answer(samples, world_size, rank)))
 }
 
-/// Inputs: the values of each rank's gradients.
+/// Inputs: the gradients' shapes, and the values of each rank's gradients.
 pub fn average(answer: fn(&ProcessGroup, &mut [Tensor]) -> anyhow::Result<()>) -> Task {
-    Task::in_group("average", move |group, by_rank: Vec<Vec<Vec<f64>>>| {
-        let own = &by_rank[group.rank().get()];
-        let mut gradients: Vec<Tensor> = own.iter().map(|values| tensor(values)).collect();
+    Task::in_group("average", move |group, (shapes, by_rank): (Vec<Vec<i64>>, Vec<Vec<Vec<f64>>>)| {
+        let own = by_rank[group.rank().get()].iter().zip(&shapes);
+        let mut gradients: Vec<Tensor> = own.map(|(values, shape)| tensor(values).reshape(shape)).collect();
         answer(group, &mut gradients)?;
         gradients.iter().map(numbers).collect::<anyhow::Result<Vec<_>>>()
     })

@@ -1,4 +1,4 @@
-//! Grades `average`: gradients of several shapes on 2 and 3 ranks.
+//! Grades `average`: a matrix and two vectors of gradients on 2 and 3 ranks.
 
 use lockstep_grading::{Claim, Runner, causes, close};
 
@@ -8,10 +8,12 @@ type Gradients = Vec<Vec<f64>>;
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     for ranks in [2, 3] {
         let mut random = runner.random();
-        let lengths = [3, 1, random.below(4..40)];
+        // The matrix comes first: in a bucket, a mistake in its length moves the others.
+        let shapes = [vec![2, random.below(2..5)], vec![1], vec![random.below(4..40)]];
+        let lengths = shapes.each_ref().map(|shape| shape.iter().product::<usize>());
         let of_rank = |_| lengths.map(|length| random.numbers(length)).to_vec();
         let given: Vec<Gradients> = (0..ranks).map(of_rank).collect();
-        let outputs = runner.call::<_, Gradients>(ranks, &[&given])?;
+        let outputs = runner.call::<_, Gradients>(ranks, &[(&shapes, &given)])?;
         let sums: Gradients = (0..lengths.len()).map(|which| sum(&given, which)).collect();
         // Whether all ranks have what this mistake gives, of a rank and the ranks' values of one number.
         let all_are = |mistake: Mistake| {
@@ -25,7 +27,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let causes = causes(&CAUSES, |mistake| all_are(*mistake));
         for (rank, observed) in outputs.all(0).enumerate() {
             let others_differ = outputs.all(0).skip(1).all(|of| of != outputs.of(0, 0));
-            check(rank, &given, &sums, observed, others_differ.then(|| outputs.of(0, 0)), &causes)?;
+            check(rank, &shapes, &given, &sums, observed, others_differ.then(|| outputs.of(0, 0)), &causes)?;
         }
     }
     Ok(())
@@ -63,6 +65,7 @@ const CAUSES: [(Mistake, &str); 7] = [
 
 fn check(
     rank: usize,
+    shapes: &[Vec<usize>],
     given: &[Gradients],
     sums: &Gradients,
     observed: &Gradients,
@@ -72,6 +75,10 @@ fn check(
 ) -> anyhow::Result<()> {
     let ranks = given.len() as f64;
     let means: Gradients = sums.iter().map(|sums| sums.iter().map(|sum| sum / ranks).collect()).collect();
+    // The last gradient's place in a bucket of all means, and the place of the means that it has.
+    let (bucket, last) = (means.concat(), means.len() - 1);
+    let place = bucket.len() - means[last].len();
+    let taken = bucket.windows(means[last].len()).position(|part| close(part, &observed[last], 1e-9)).unwrap_or(place);
     for which in 0..sums.len() {
         let first_is_right = of_rank_0.is_some_and(|first| close(&means[which], &first[which], 1e-9));
         let factor = factor(sums, observed);
@@ -81,7 +88,7 @@ fn check(
         let of_ranks: Vec<_> = given.iter().map(|gradients| &gradients[which]).collect();
         Claim::close(&means[which], &observed[which], 1e-9)
             .on_rank(rank)
-            .given(format!("gradient {which} of {ranks} ranks: {of_ranks:?}"))
+            .given(format!("gradient {which} of {ranks} ranks, each of shape {:?}: {of_ranks:?}", shapes[which]))
             .causes(causes)
             .diagnose_if(
                 rank > 0 && first_is_right,
@@ -95,6 +102,13 @@ fn check(
             .diagnose_if(
                 observed[which].len() > 1 && observed[which].iter().all(|value| *value == observed[which][0]),
                 "all elements of the gradient are one number: the mean is taken over the ranks, element by element, and not over the elements",
+            )
+            .diagnose_if(
+                taken != place,
+                format!(
+                    "with all means in one row, those of gradient {last} begin at place {place}, and it has those from place {taken} on: in a bucket, a \
+                     gradient takes as many places as it has elements (`numel`), which its first dimension does not say"
+                ),
             )
             .diagnose_if(
                 factor.is_some(),

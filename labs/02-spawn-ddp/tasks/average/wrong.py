@@ -57,6 +57,16 @@ def on_rank_0(): ...
 def twice(): ...
 
 
+# Takes the means from one bucket, with a gradient's first dimension for its length.
+def bucket_offset(gradients: list[torch.Tensor]) -> None:
+    bucket = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(bucket)
+    offset = 0
+    for gradient in gradients:
+        gradient.copy_(bucket[offset:][: gradient.numel()].view_as(gradient) / dist.get_world_size())
+        offset += len(gradient)
+
+
 # Divides by two.
 @edit("gradient /= ranks", "gradient /= 2")
 def by_two(): ...

@@ -36,6 +36,19 @@ pub fn gathers(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
     Ok(())
 }
 
+/// Takes the means from one bucket, with a gradient's first dimension for its length.
+pub fn bucket_offset(group: &ProcessGroup, gradients: &mut [Tensor]) -> Result<()> {
+    let mut bucket = Tensor::cat(&gradients.iter().map(|gradient| gradient.flatten(0, -1)).collect::<Vec<_>>(), 0);
+    group.all_reduce(&mut bucket, ReduceOp::Sum)?;
+    let _ = bucket.g_div_scalar_(group.size().get() as i64);
+    let mut offset = 0;
+    for gradient in gradients {
+        gradient.copy_(&bucket.narrow(0, offset, gradient.numel() as i64).view_as(gradient));
+        offset += gradient.size()[0];
+    }
+    Ok(())
+}
+
 /// Divides by two.
 #[edit(g_div_scalar_(ranks) => g_div_scalar_(2))]
 pub fn by_two() {}
