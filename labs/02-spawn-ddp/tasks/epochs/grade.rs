@@ -28,7 +28,8 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         for (case, input) in inputs[..3].iter().enumerate() {
             complete(rank, &given, (input.3 - input.2) as usize, samples / RANKS, outputs.of(rank, case))?;
         }
-        all_differ(rank, &given, outputs.of(rank, 0), outputs.of(rank, 1))?;
+        let others_differ = outputs.all(0).any(|visited| visited.windows(2).any(|pair| pair[0] != pair[1]));
+        all_differ(rank, &given, outputs.of(rank, 0), outputs.of(rank, 1), others_differ)?;
     }
     for epoch in 0..EPOCHS as usize {
         let shares: Vec<&[usize]> = outputs.all(0).map(|visited| &visited[epoch][..]).collect();
@@ -75,7 +76,13 @@ fn complete(rank: usize, given: &str, epochs: usize, each: usize, visited: &Visi
         .or_fail("a rank must visit its share in every epoch, and all shares have the same length")
 }
 
-fn all_differ(rank: usize, given: &str, visited: &Visited, resumed: &Visited) -> anyhow::Result<()> {
+fn all_differ(
+    rank: usize,
+    given: &str,
+    visited: &Visited,
+    resumed: &Visited,
+    others_differ: bool,
+) -> anyhow::Result<()> {
     let same = |a: usize, b: usize| visited[a] == visited[b];
     let pairs = || (0..visited.len()).flat_map(|b| (0..b).map(move |a| (a, b)));
     let same_pairs: Vec<(usize, usize)> = pairs().filter(|(a, b)| same(*a, *b)).collect();
@@ -86,6 +93,11 @@ fn all_differ(rank: usize, given: &str, visited: &Visited, resumed: &Visited) ->
     Claim::that(same_pairs.is_empty(), "another order in each epoch", observed)
         .on_rank(rank)
         .given(given)
+        .diagnose_if(
+            same_pairs.len() == pairs().count() && others_differ,
+            "every epoch has the same order on this rank, but not on all others: each rank has a sampler of its own, which must know the number \
+             of the epoch",
+        )
         .diagnose_if(
             same_pairs.len() == pairs().count(),
             "every epoch has the same order, and so the same batches: the sampler must know the number of each epoch before it draws",

@@ -20,6 +20,11 @@ def one_late(sampler: Sampler, epochs: range) -> list[list[int]]:
     return visited
 
 
+# Sets the epoch on rank 0 only.
+@edit("sampler.set_epoch(epoch)", "sampler.set_epoch(epoch if sampler.rank == 0 else 0)")
+def on_rank_0(): ...
+
+
 # Counts epochs from 0 in each process, so that a run that resumes begins again.
 @edit("sampler.set_epoch(epoch)", "sampler.set_epoch(len(visited))")
 def from_zero(): ...

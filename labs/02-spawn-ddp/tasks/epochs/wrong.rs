@@ -15,6 +15,10 @@ pub fn same() {}
 #[edit(sampler.set_epoch(epoch); visited.push(sampler.indices()); => visited.push(sampler.indices()); sampler.set_epoch(epoch);)]
 pub fn late() {}
 
+/// Sets the epoch on rank 0 only.
+#[edit(sampler.set_epoch(epoch); => if sampler.rank == 0 { sampler.set_epoch(epoch); })]
+pub fn on_rank_0() {}
+
 /// Sets the number of the first epoch in each.
 #[edit(sampler.set_epoch(epoch) => sampler.set_epoch(0 * epoch))]
 pub fn always_the_first() {}
