@@ -67,8 +67,8 @@ fn why(finding: &Finding) -> Option<String> {
     let rank = finding.rank.unwrap_or(0);
     match finding.verdict {
         Verdict::Crash if finding.diagnosis.contains("(os error 2)") => Some(format!(
-            "rank {rank} looked for the file before it was there: a sleep may end before the download does. `barrier` waits for the other \
-             ranks, if every rank calls it, and the one that downloads calls it after its download ({})",
+            "rank {rank} looked for the file before it was there. `barrier` waits for the other ranks, however long the download takes, if \
+             every rank calls it, and the one that downloads calls it after its download ({})",
             finding.diagnosis
         )),
         Verdict::Crash if finding.diagnosis.contains("(os error 17)") => Some(format!(
