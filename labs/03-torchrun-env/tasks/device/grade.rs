@@ -23,9 +23,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let job: Vec<WorkerOfNode> = (0..world).map(|rank| process(rank, sizes, spare)).collect();
     let input = |of: &WorkerOfNode| (of.rank, of.local_rank, world, sizes[of.node], of.gpus);
     let mut inputs: Vec<_> = job.iter().map(input).collect();
-    // The last process of the second node finds one GPU fewer than there are processes.
-    let last = job[world - 1];
-    inputs.push((last.rank, last.local_rank, world, sizes[1], sizes[1] - 1));
+    // The second node, with one GPU fewer than processes.
+    let [first, last] = [sizes[0], world - 1].map(|rank| WorkerOfNode { gpus: sizes[1] - 1, ..job[rank] });
+    inputs.extend([&last, &first].map(input));
     let outputs = runner.call::<_, Decided>(1, &inputs)?;
     let mut places = Vec::new();
     for (case, of) in job.iter().enumerate() {
@@ -45,7 +45,12 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         opens(of, place.1, causes)?;
     }
     saves(&given, &job, &places)?;
-    too_few(&WorkerOfNode { gpus: sizes[1] - 1, ..last }, outputs.of(0, world))
+    too_few(&last, outputs.of(0, world))?;
+    let place = outputs.of(0, world + 1);
+    Claim::that(place.is_ok(), "a place", format!("{place:?}"))
+        .on_rank(first.rank)
+        .given(format!("{}, for {} processes", describe(&first), sizes[1]))
+        .or_fail("an error, although the node has a GPU for this process: only a process for which none is left gets an error")
 }
 
 fn process(rank: usize, sizes: [usize; 2], spare: usize) -> WorkerOfNode {

@@ -18,6 +18,10 @@ pub fn global() {}
 #[edit(gpu: local_rank => gpu: rank % gpus)]
 pub fn modulo() {}
 
+/// Refuses all processes of a node that has too few GPUs.
+#[edit(local_rank < gpus => worker.local_world_size <= gpus)]
+pub fn whole_node() {}
+
 /// Saves on the first process of each node.
 #[edit(saves: rank == 0 => saves: local_rank == 0)]
 pub fn node_saves() {}
