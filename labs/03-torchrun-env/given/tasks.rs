@@ -10,11 +10,14 @@ use crate::device::Decisions;
 use crate::environment::Worker;
 use crate::simulated::{CudaProcess, Gpu, VISIBLE, Variables, watch};
 
-/// Inputs: variables. Results: the values that were read, or the error's text.
+/// Inputs: variables. Results: the values that were read, as texts, or the error's text.
 pub fn environment(answer: fn(&Variables) -> Result<Worker>) -> Task {
     Task::new("environment", move |variables| {
-        let read =
-            |of: Worker| (of.rank, of.local_rank, of.world_size, of.local_world_size, of.master_addr, of.master_port);
+        let read = |of: Worker| {
+            let [rank, local_rank, world_size, local_world_size] =
+                [of.rank, of.local_rank, of.world_size, of.local_world_size].map(|number| number.to_string());
+            [rank, local_rank, world_size, local_world_size, of.master_addr, of.master_port.to_string()]
+        };
         Ok(with_text(answer(&Variables(variables)).map(read)))
     })
 }

@@ -10,8 +10,8 @@ const NAMES: [&str; 6] = ["RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"
 const NOT_BELOW: &str = "which is not below WORLD_SIZE";
 
 type Variables = BTreeMap<String, String>;
-/// In the order of [`NAMES`].
-type Worker = (usize, usize, usize, usize, String, u16);
+/// The values as texts, in the order of [`NAMES`].
+type Worker = [String; 6];
 type Read = Result<Worker, String>;
 
 pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
@@ -25,7 +25,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
     let address = format!("node-{}", random.below(0..100));
     let values = numbers.into_iter().chain([address, port.to_string()]);
     let complete: Variables = NAMES.into_iter().map(str::to_owned).zip(values).collect();
-    let expected: Worker = (before + local, local, before + here, here, complete["MASTER_ADDR"].clone(), port as u16);
+    let expected: Worker = NAMES.map(|name| complete[name].clone());
     let faulty = faulty(&complete);
     let inputs: Vec<&Variables> =
         [&complete].into_iter().chain(faulty.iter().map(|(_, _, variables)| variables)).collect();
@@ -110,13 +110,16 @@ fn reads(variables: &Variables, expected: &Worker, read: &Read) -> anyhow::Resul
         }
     };
     claim(fields(worker))
-        .diagnose_if(worker.0 == expected.1, "LOCAL_RANK is read instead of RANK: it counts on one node only")
-        .diagnose_if(worker.1 == expected.0, "RANK is read instead of LOCAL_RANK: it counts over all nodes")
+        .diagnose_if(worker[0] == expected[1], "LOCAL_RANK is read instead of RANK: it counts on one node only")
+        .diagnose_if(worker[1] == expected[0], "RANK is read instead of LOCAL_RANK: it counts over all nodes")
         .diagnose_if(
-            worker.2 == expected.3,
+            worker[2] == expected[3],
             "LOCAL_WORLD_SIZE is read instead of WORLD_SIZE: it counts on one node only",
         )
-        .diagnose_if(worker.3 == expected.2, "WORLD_SIZE is read instead of LOCAL_WORLD_SIZE: it counts over all nodes")
+        .diagnose_if(
+            worker[3] == expected[2],
+            "WORLD_SIZE is read instead of LOCAL_WORLD_SIZE: it counts over all nodes",
+        )
         .or_fail("a field does not have the value of its variable")
 }
 
@@ -161,7 +164,7 @@ fn guessed(names: &[&str]) -> &'static str {
     }
 }
 
-fn fields((rank, local_rank, world_size, local_world_size, address, port): &Worker) -> String {
+fn fields([rank, local_rank, world_size, local_world_size, address, port]: &Worker) -> String {
     format!(
         "rank {rank}, local_rank {local_rank}, world_size {world_size}, local_world_size {local_world_size}, master_addr \"{address}\", \
          master_port {port}"
