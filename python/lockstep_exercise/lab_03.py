@@ -20,14 +20,17 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 # What a worker does: it records its rank, and waits until all workers have done so, as `init_process_group` does. The last one writes a
 # line for each into the gate. The worker then takes ten short naps: half a second, and more on a busy machine. If the program that started
-# it has ended by then, it keeps running, like a worker that no process waits for.
+# it has ended by then, it keeps running, like a worker that no process waits for. If one is to fail, a signal kills it after its naps, and the
+# others take none.
 WORKER = """
 mkfifo "$GATE" 2>/dev/null
 exec 3<>"$GATE"
 echo $RANK >> "$NOTES"
 if [ $(wc -l < "$NOTES") -ge $WORLD_SIZE ]; then for each in $(seq $WORLD_SIZE); do echo >&3; done; fi
 read line <&3
+[ "${FAILS:-$RANK}" = $RANK ] || exit 0
 for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done
+[ "$FAILS" != $RANK ] || kill -KILL $$
 if [ -e "$OVER" ]; then sleep 60; fi
 """
 
@@ -95,8 +98,8 @@ class CudaProcess:
 class Workers:
     """The workers that a program starts."""
 
-    def __init__(self, launched: bool) -> None:
-        self._launched, self._asked = launched, []
+    def __init__(self, launched: bool, fails: int | None) -> None:
+        self._launched, self._asked, self._fails = launched, [], "" if fails is None else str(fails)
         self._notes, self._over, self._gate = (Path(f"{name}-{os.getpid()}") for name in ("notes", "over", "gate"))
         for file in (self._notes, self._over, self._gate):
             file.unlink(missing_ok=True)
@@ -108,7 +111,7 @@ class Workers:
         """
         self._asked.append(rank)
         place = {"RANK": str(rank), "WORLD_SIZE": str(world_size)}
-        files = {"NOTES": str(self._notes), "OVER": str(self._over), "GATE": str(self._gate)}
+        files = {"NOTES": str(self._notes), "OVER": str(self._over), "GATE": str(self._gate), "FAILS": self._fails}
         return subprocess.Popen(["sh", "-c", ":" if self._launched else WORKER], env={**os.environ, **place, **files})
 
     def _started(self) -> list[int]:
@@ -151,9 +154,9 @@ def _device(answer: Callable[..., Any], given: Any) -> dict[str, Any]:
 
 
 def _nested(answer: Callable[..., Any], given: Any) -> list[Any]:
-    nprocs, by_rank = given
+    nprocs, by_rank, fails = given
     environ: Mapping[str, str] = by_rank[int(os.environ["RANK"])]
-    workers = Workers("RANK" in environ)
+    workers = Workers("RANK" in environ, fails)
     ended = _with_text(lambda: answer(nprocs, environ, workers))
     return [workers._started(), ended.get("Err")]
 

@@ -86,21 +86,25 @@ impl CudaProcess {
 
 /// What a worker does: it records its rank, and waits until all workers have done so, as `init_process_group` does. The last one writes a
 /// line for each into the gate. The worker then takes ten short naps: half a second, and more on a busy machine. If the program that started
-/// it has ended by then, it keeps running, like a worker that no process waits for.
+/// it has ended by then, it keeps running, like a worker that no process waits for. If one is to fail, a signal kills it after its naps, and
+/// the others take none.
 const WORKER: &str = r#"
 mkfifo "$GATE" 2>/dev/null
 exec 3<>"$GATE"
 echo $RANK >> "$NOTES"
 if [ $(wc -l < "$NOTES") -ge $WORLD_SIZE ]; then for each in $(seq $WORLD_SIZE); do echo >&3; done; fi
 read line <&3
+[ "${FAILS:-$RANK}" = $RANK ] || exit 0
 for nap in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; done
+[ "$FAILS" != $RANK ] || kill -KILL $$
 if [ -e "$OVER" ]; then sleep 60; fi
 "#;
 
-/// The ranks whose commands were asked for, and whether such a worker ends at once.
-static ASKED: Mutex<(Vec<usize>, bool)> = Mutex::new((Vec::new(), false));
+/// The ranks whose commands were asked for, whether such a worker ends at once, and the rank of the one that fails.
+type Asked = (Vec<usize>, bool, Option<usize>);
+static ASKED: Mutex<Asked> = Mutex::new((Vec::new(), false, None));
 
-fn asked() -> MutexGuard<'static, (Vec<usize>, bool)> {
+fn asked() -> MutexGuard<'static, Asked> {
     ASKED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -112,16 +116,17 @@ pub fn worker(rank: usize, world_size: usize) -> Command {
     command.args(["-c", if asked.1 { ":" } else { WORKER }]);
     command.env("RANK", rank.to_string()).env("WORLD_SIZE", world_size.to_string());
     command.env("NOTES", file("notes")).env("OVER", file("over")).env("GATE", file("gate"));
+    command.env("FAILS", asked.2.map_or(String::new(), |rank| rank.to_string()));
     command
 }
 
 /// Runs a program that a launcher has started, or none has. Returns the sorted ranks of the workers that it started, and its result. A
 /// launched program may start none, so each worker counts for which it has the command, and has nothing to do.
-pub fn watch<T>(launched: bool, program: impl FnOnce() -> T) -> (Vec<usize>, T) {
+pub fn watch<T>(launched: bool, fails: Option<usize>, program: impl FnOnce() -> T) -> (Vec<usize>, T) {
     for name in ["notes", "over", "gate"] {
         let _ = fs::remove_file(file(name)); // absent before the first program
     }
-    *asked() = (Vec::new(), launched);
+    *asked() = (Vec::new(), launched, fails);
     let returned = program();
     let _ = fs::write(file("over"), ""); // only workers that still run read it
     let text = fs::read_to_string(file("notes")).unwrap_or_default();

@@ -31,12 +31,12 @@ pub fn device(answer: fn(&Worker, usize) -> Result<Decisions>) -> Task {
     })
 }
 
-/// Inputs: the number of workers to start; for each rank, the variables that a launcher has set for this program. Results: the
-/// workers that were started, and the error's text.
+/// Inputs: the number of workers to start; for each rank, the variables that a launcher has set for this program; the worker that fails.
+/// Results: the workers that were started, and the error's text.
 pub fn nested(answer: fn(usize, &Variables) -> Result<()>) -> Task {
-    Task::new("nested", move |(nprocs, by_rank): (usize, Vec<BTreeMap<String, String>>)| {
+    Task::new("nested", move |(nprocs, by_rank, fails): (usize, Vec<BTreeMap<String, String>>, Option<usize>)| {
         let variables = Variables(by_rank[LaunchEnv::from_env()?.rank.get()].clone());
-        let (started, ended) = watch(variables.get("RANK").is_some(), || answer(nprocs, &variables));
+        let (started, ended) = watch(variables.get("RANK").is_some(), fails, || answer(nprocs, &variables));
         Ok((started, with_text(ended).err()))
     })
 }

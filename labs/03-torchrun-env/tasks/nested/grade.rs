@@ -9,7 +9,10 @@ const NPROCS: usize = 2;
 /// How many processes the launcher starts.
 const LAUNCHED: usize = 2;
 /// What its user has set.
-const WITH: [&str; 2] = ["without any variable", "with MASTER_ADDR and MASTER_PORT set"];
+const WITH: [&str; 3] =
+    ["without any variable", "with MASTER_ADDR and MASTER_PORT set", "without any variable; a signal kills worker 1"];
+/// The worker that fails in the last case: neither the first nor the last for which a program waits.
+const FAILS: Option<usize> = Some(1);
 /// An error that contains one of these words, in capitals or not, explains the problem.
 const WORDS: [&str; 6] = ["launch", "torchrun", "lockstep run", "rank", "world", "spawn"];
 
@@ -29,15 +32,17 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
     let nprocs = NPROCS + 1;
     let address = variables(&[("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)]);
     let given_case = |case: usize| format!("nprocs {nprocs}, started by its user, {}", WITH[case]);
+    let none = Variables::new();
     let outputs = runner
-        .call::<_, Ended>(1, &[(nprocs, [&Variables::new()]), (nprocs, [&address])])
+        .call::<_, Ended>(1, &[(nprocs, [&none], None), (nprocs, [&address], None), (nprocs, [&none], FAILS)])
         .map_err(|error| given(explain(error, why_it_hangs), given_case))?;
     for case in 0..WITH.len() {
         let (started, error) = outputs.of(0, case);
         let observed = format!("workers {}, {}", listed(started), described(error));
-        let right = *started == (0..nprocs).collect::<Vec<_>>() && error.is_none();
-        let refuses = started.is_empty() && error.is_some();
-        Claim::that(right, format!("workers 0 to {}", nprocs - 1), observed)
+        let all = *started == (0..nprocs).collect::<Vec<_>>();
+        let (refuses, fails) = (started.is_empty() && error.is_some(), case == 2);
+        let expected = format!("workers 0 to {}, {}", nprocs - 1, if fails { "an error" } else { "no error" });
+        Claim::that(all && error.is_some() == fails, expected, observed)
             .given(given_case(case))
             .diagnose_if(
                 refuses && case == 0,
@@ -48,6 +53,11 @@ fn by_hand(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
                 refuses,
                 "the program refuses, although its user has started it: an address alone may come from the user. Only RANK and the other \
                  variables of ranks show a launcher",
+            )
+            .diagnose_if(
+                all && fails,
+                "a worker failed, and the program reports success: it must look how each worker ended. An end by a signal is a failure, too, \
+                 and has no exit code above 0",
             )
             .or_fail("a program that its user has started must start its workers, each with its rank, and wait for them")?;
     }
@@ -64,25 +74,17 @@ fn why_it_hangs(finding: &Finding) -> Option<String> {
 }
 
 fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
-    let of = |rank: usize, world: usize, named: bool| {
+    let of = |rank: usize, world: usize, torchrun: bool| {
         let [rank, world] = [rank, world].map(|number| number.to_string());
-        let mut all = variables(&[
-            ("RANK", &rank),
-            ("LOCAL_RANK", &rank),
-            ("WORLD_SIZE", &world),
-            ("LOCAL_WORLD_SIZE", &world),
-            ("MASTER_ADDR", "127.0.0.1"),
-            ("MASTER_PORT", port),
-        ]);
-        if named {
-            all.insert("TORCHELASTIC_RUN_ID".into(), "job-7".into());
-        }
-        all
+        let all = [("RANK", &*rank), ("WORLD_SIZE", &world), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", port)];
+        let more = [("LOCAL_RANK", &*rank), ("LOCAL_WORLD_SIZE", &world), ("TORCHELASTIC_RUN_ID", "job-7")];
+        variables(&[&all[..], if torchrun { &more } else { &[] }].concat())
     };
     let several: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED, true)).collect();
     let one: Vec<Variables> = (0..LAUNCHED).map(|_| of(0, 1, true)).collect();
-    let unnamed: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED, false)).collect();
-    let outputs = runner.call::<_, Ended>(LAUNCHED, &[(NPROCS, &several), (NPROCS, &one), (NPROCS, &unnamed)])?;
+    let other: Vec<Variables> = (0..LAUNCHED).map(|rank| of(rank, LAUNCHED, false)).collect();
+    let inputs = [&several, &one, &other].map(|by_rank| (NPROCS, by_rank, None::<usize>));
+    let outputs = runner.call::<_, Ended>(LAUNCHED, &inputs)?;
     let ended: Vec<&Ended> = outputs.all(0).collect();
     let all: Vec<usize> = ended.iter().flat_map(|(started, _)| started.iter().copied()).collect();
     let given = format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher");
@@ -117,29 +119,25 @@ fn launched(runner: &mut Runner, port: &str) -> anyhow::Result<()> {
             )
             .or_fail("the error does not say that a launcher has started a program that starts its own processes")?;
     }
-    let (started, error) = outputs.of(0, 1);
-    Claim::that(
-        started.is_empty() && error.is_some(),
-        "no worker, and an error",
-        format!("workers {}, {}", listed(started), described(error)),
-    )
-    .on_rank(0)
-    .given(format!("nprocs {NPROCS}, started once by a launcher: RANK=0 WORLD_SIZE=1"))
-    .or_fail(
-        "a launcher that starts one process is still a launcher: it has its own store, and it may start more next time",
-    )?;
-    for (rank, (started, error)) in outputs.all(2).enumerate() {
-        Claim::that(
-            started.is_empty() && error.is_some(),
-            "no worker, and an error",
-            format!("workers {}, {}", listed(started), described(error)),
-        )
-        .on_rank(rank)
-        .given(format!("nprocs {NPROCS}, started {LAUNCHED} times by a launcher that sets the six variables and no other"))
-        .or_fail(
-            "the program recognizes only torchrun, by a variable that only torchrun sets: other launchers, such as mpirun with a wrapper, \
-             set the ranks but not that variable. All of them set RANK and WORLD_SIZE",
-        )?;
+    let others = [
+        (
+            "once by a launcher: RANK=0 WORLD_SIZE=1",
+            "a launcher that starts one process is still a launcher: it has its own store, and it may start more next time",
+        ),
+        (
+            "twice by a launcher that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT only",
+            "the program looks for a variable that torchrun sets and other launchers need not, such as LOCAL_RANK: all of them set RANK and \
+             WORLD_SIZE",
+        ),
+    ];
+    for (case, (how, diagnosis)) in others.into_iter().enumerate() {
+        for (rank, (started, error)) in outputs.all(case + 1).enumerate() {
+            let observed = format!("workers {}, {}", listed(started), described(error));
+            Claim::that(started.is_empty() && error.is_some(), "no worker, and an error", observed)
+                .on_rank(rank)
+                .given(format!("nprocs {NPROCS}, started {how}"))
+                .or_fail(diagnosis)?;
+        }
     }
     Ok(())
 }

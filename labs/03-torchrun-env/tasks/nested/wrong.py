@@ -17,6 +17,21 @@ def as_given(): ...
 def only_torchrun(): ...
 
 
+# Looks for the local rank, which not all launchers set.
+@edit('"RANK" in environ', '"LOCAL_RANK" in environ')
+def local_rank(): ...
+
+
+# Does not look how the workers ended.
+@edit("if code != 0:", "if False:")
+def ignores_failures(): ...
+
+
+# Takes an end by a signal, whose code is below 0, for success.
+@edit("if code != 0:", "if code > 0:")
+def codes_only(): ...
+
+
 # Takes an address for a launcher.
 @edit('"RANK" in environ', '"MASTER_ADDR" in environ')
 def any_address(): ...
@@ -61,8 +76,8 @@ def too_late(nprocs: int, environ: Mapping[str, str], workers: Workers) -> None:
     started = [workers.start(rank, nprocs) for rank in range(nprocs)]
     if "RANK" in environ:
         raise RuntimeError("a launcher has started this program")
-    for worker in started:
-        worker.wait()
+    if any([worker.wait() for worker in started]):
+        raise RuntimeError("a worker failed")
 
 
 # Does not wait for the workers.

@@ -32,6 +32,18 @@ pub fn quiet() {}
 #[edit(for worker in &mut workers { let status = worker.wait()?; ensure!(status.success(), "a worker ended with {status}"); } => )]
 pub fn leaves() {}
 
+/// Waits for the workers, and does not look how they ended.
+#[edit(ensure!(status.success(), "a worker ended with {status}"); => let _ = status;)]
+pub fn ignores_failures() {}
+
+/// Takes the end by a signal, which has no code, for code 0.
+#[edit(status.success() => status.code().unwrap_or(0) == 0)]
+pub fn codes_only() {}
+
+/// Recognizes a launcher by a local rank.
+#[edit(variables.get("RANK") => variables.get("LOCAL_RANK"))]
+pub fn local_rank() {}
+
 /// Recognizes torchrun by a variable that only torchrun sets.
 #[edit(variables.get("RANK") => variables.get("TORCHELASTIC_RUN_ID"))]
 pub fn torchrun_only() {}
