@@ -18,8 +18,13 @@ def loses_the_velocity(): ...
 def loses_the_rate(): ...
 
 
-# Right: computes the rate from the step.
+# Computes the rate as a power on loading, and step by step after that.
 @edit('saved["rate"]', '0.1 * DECAY ** saved["step"]')
+def power_on_loading(): ...
+
+
+# Right: computes the rate as a power in every step of every run.
+@edit("        slopes = gradient", "        rate = 0.1 * DECAY**step\n        slopes = gradient")
 def power(): ...
 
 
