@@ -224,6 +224,8 @@ def _average(answer: Callable[..., Any], given: Any) -> list[list[float]]:
     gradients = [tensor(values).reshape(shape) for values, shape in zip(by_rank[dist.get_rank()], shapes, strict=True)]
     before = [numbers(gradient) for gradient in gradients]
     returned = answer(gradients)
+    if len(gradients) != len(before):
+        raise WrongType(f"the answer left {len(gradients)} of {len(before)} gradients in the list")
     after = [numbers(gradient, "`gradients` now has") for gradient in gradients]
     if after == before:
         nothing(returned)
