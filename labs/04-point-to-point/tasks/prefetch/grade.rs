@@ -91,7 +91,8 @@ fn check_computed(given: &str, batches: usize, seen: &Prefetched) -> anyhow::Res
 
 fn check_sums(given: &str, batches: &[Vec<f64>], seen: &Prefetched) -> anyhow::Result<()> {
     let sums: Vec<f64> = batches.iter().map(|batch| batch.iter().sum()).collect();
-    let changed = seen.changed.iter().position(|changed| *changed);
+    let early = |number: usize| seen.arrived.get(number).is_some_and(|arrived| *arrived <= number);
+    let changed = seen.changed.iter().enumerate().position(|(number, changed)| *changed || early(number));
     let late = |(place, sum): (usize, &f64)| sum.is_nan() || sums.get(place + 1) == Some(sum);
     let read_late = changed.is_none()
         && seen.results.split_last().is_some_and(|(last, others)| {
@@ -104,7 +105,7 @@ fn check_sums(given: &str, batches: &[Vec<f64>], seen: &Prefetched) -> anyhow::R
         format!(
             "sums of {:?}{}",
             seen.results,
-            changed.map_or(String::new(), |number| format!(", and batch {number} changed while `compute` worked on it"))
+            changed.map_or(String::new(), |number| format!(", and batch {number} was incomplete or changed while `compute` worked on it"))
         ),
     )
     .on_rank(1)
