@@ -15,6 +15,9 @@ enum Outcome {
     Error(String),
 }
 
+/// A call of the answer, and whether its end was waited for.
+type Called = (String, bool);
+
 /// How often an answer may report a message as late that is not, or come back too late.
 const TRIES: usize = 3;
 /// What a clock may round away, in milliseconds.
@@ -32,7 +35,7 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         // time.
         for _ in 0..TRIES {
             let outputs = runner
-                .call::<_, Option<(Outcome, Vec<(String, bool)>, [u64; 2])>>(2, &[(does, &message, patience)])
+                .call::<_, Option<(Outcome, Vec<Called>, [u64; 2])>>(2, &[(does, &message, patience)])
                 .map_err(|error| case.explained(error))?;
             let (outcome, made, [clock, own]) = outputs.of(0, 0).clone().context("rank 0 left no outcome")?;
             case.check_tries(made.len())?;
@@ -136,8 +139,7 @@ impl DeadlineCase {
             .or_fail("the answer comes back long after the deadline: `patience` is for all that it does, and the caller has other work")
     }
 
-    /// `calls`: the answer's, and whether it has waited for the end of each.
-    fn check(&self, message: Vec<f64>, observed: &Outcome, calls: &[(String, bool)]) -> anyhow::Result<()> {
+    fn check(&self, message: Vec<f64>, observed: &Outcome, calls: &[Called]) -> anyhow::Result<()> {
         let expected = match self.does {
             "sends" => Outcome::Message(Numbers(message)),
             "is_late" => Outcome::Late,

@@ -15,7 +15,9 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         let of_rank =
             |rank: usize| random.numbers(length).iter().map(|value| 10.0 * (rank + 1) as f64 + value).collect();
         let given: Vec<Vec<f64>> = (0..ranks).map(of_rank).collect();
-        let outputs = runner.call::<_, (Vec<Numbers>, Vec<Called>)>(ranks, &[&given]).map_err(waits::explain_hang)?;
+        let outputs = runner
+            .call::<_, (Vec<Numbers>, Vec<Called>)>(ranks, &[&given])
+            .map_err(|error| lockstep_grading::given(waits::explain_hang(error), |_| described(&given)))?;
         let owners: Vec<Vec<Option<usize>>> = outputs.all(0).map(|(all, _)| owners(&given, all)).collect();
         for (rank, (observed, calls)) in outputs.all(0).enumerate() {
             check(rank, &given, &owners, observed, calls)?;
@@ -25,6 +27,10 @@ pub(crate) fn grade(runner: &mut Runner) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+fn described(given: &[Vec<f64>]) -> String {
+    format!("the tensors of {}\n{}", counted(given.len(), "rank"), rows("rank", given))
 }
 
 /// The rank whose tensor is at each position.
@@ -56,7 +62,7 @@ fn check(
     let unfilled = observed.iter().position(|numbers| numbers.iter().all(|value| *value == 0.0));
     Claim::equal(&expected[..], observed)
         .on_rank(rank)
-        .given(format!("the tensors of {}\n{}", counted(ranks, "rank"), rows("rank", given)))
+        .given(described(given))
         .diagnose_if(observed.len() != ranks, format!("there are {} but {}", counted(ranks, "rank"), counted(observed.len(), "tensor")))
         .diagnose_if(
             misplaced,

@@ -55,12 +55,20 @@ pub fn to_all(group: &ProcessGroup, own: &Tensor) -> Result<Vec<Tensor>> {
 
 /// Starts the sends and does not block in them.
 #[edit(me % 2 == 0 => true)]
-#[edit(group.send(&leaves, next, 0)?; group.recv(arrives, previous, 0)?; => let sending = group.isend(leaves, next, 0)?; group.recv(arrives, previous, 0)?; drop(sending.wait()?);)]
+#[edit(group.send(&leaves, next, 0)?; group.recv(arrives, previous, 0)?; =>
+    let sending = group.isend(leaves, next, 0)?;
+    group.recv(arrives, previous, 0)?;
+    drop(sending.wait()?);
+)]
 pub fn does_not_block() {}
 
 /// Receives into one tensor, which it puts into all places.
 #[edit(for step in 1..size => let mut held = own.zeros_like(); for step in 1..size)]
-#[edit(all[(me + size + 1 - step) % size].shallow_clone(); let arrives = &mut all[(me + size - step) % size]; => if step == 1 { own.copy() } else { held.copy() }; all[(me + size - step) % size] = held.shallow_clone(); let arrives = &mut held;)]
+#[edit(all[(me + size + 1 - step) % size].shallow_clone(); let arrives = &mut all[(me + size - step) % size]; =>
+    if step == 1 { own.copy() } else { held.copy() };
+    all[(me + size - step) % size] = held.shallow_clone();
+    let arrives = &mut held;
+)]
 pub fn one_buffer() {}
 
 /// Takes `size` steps, the last of which brings the rank's own tensor back.

@@ -17,7 +17,11 @@ pub fn as_it_comes() {}
 
 /// Sorts by the values, which differ between ranks.
 #[given]
-#[edit(for (name, value) in own => let mut sorted: Vec<_> = own.iter().collect(); sorted.sort_by(|one, other| one.1.total_cmp(other.1)); for (name, value) in sorted)]
+#[edit(for (name, value) in own =>
+    let mut sorted: Vec<_> = own.iter().collect();
+    sorted.sort_by(|one, other| one.1.total_cmp(other.1));
+    for (name, value) in sorted
+)]
 pub fn by_value() {}
 
 /// Right: uses rank 0's order, which it publishes in the store.
@@ -47,7 +51,11 @@ pub fn rank_0s(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashM
 
 /// Sorts by the length of the names; those that are equally long keep the map's order.
 #[given]
-#[edit(for (name, value) in own => let mut sorted: Vec<_> = own.iter().collect(); sorted.sort_by_key(|(name, _)| name.len()); for (name, value) in sorted)]
+#[edit(for (name, value) in own =>
+    let mut sorted: Vec<_> = own.iter().collect();
+    sorted.sort_by_key(|(name, _)| name.len());
+    for (name, value) in sorted
+)]
 pub fn by_length() {}
 
 /// Reduces by name, and reads the means in the map's order.
@@ -60,15 +68,27 @@ pub fn by_metrics() {}
 
 /// Sorts by the first letter, which two names share.
 #[given]
-#[edit(for (name, value) in own => let mut sorted: Vec<_> = own.iter().collect(); sorted.sort_by_key(|(name, _)| name.chars().next()); for (name, value) in sorted)]
+#[edit(for (name, value) in own =>
+    let mut sorted: Vec<_> = own.iter().collect();
+    sorted.sort_by_key(|(name, _)| name.chars().next());
+    for (name, value) in sorted
+)]
 pub fn by_first_letter() {}
 
 /// Sorts without regard to case, which leaves two names in the map's order.
 #[given]
-#[edit(for (name, value) in own => let mut sorted: Vec<_> = own.iter().collect(); sorted.sort_by_key(|(name, _)| name.to_lowercase()); for (name, value) in sorted)]
+#[edit(for (name, value) in own =>
+    let mut sorted: Vec<_> = own.iter().collect();
+    sorted.sort_by_key(|(name, _)| name.to_lowercase());
+    for (name, value) in sorted
+)]
 pub fn without_case() {}
 
 /// Right: sorts by length, and names of one length by their letters, backwards.
 #[given]
-#[edit(for (name, value) in own => let mut sorted: Vec<_> = own.iter().collect(); sorted.sort_by_key(|(name, _)| std::cmp::Reverse((name.len(), name.as_str()))); for (name, value) in sorted)]
+#[edit(for (name, value) in own =>
+    let mut sorted: Vec<_> = own.iter().collect();
+    sorted.sort_by_key(|(name, _)| std::cmp::Reverse((name.len(), name.as_str())));
+    for (name, value) in sorted
+)]
 pub fn by_length_and_letters() {}
