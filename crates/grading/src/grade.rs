@@ -120,12 +120,16 @@ pub fn next(lab: &Lab, tasks: &Tasks, task: &Task, language: Language) -> String
     table(title, places(lab, tasks, task, language).to_vec())
 }
 
-/// A task to begin with, after one of lab `after`, in one line: its lab, if that is another one, and where to read.
+/// A task to begin with, after one of lab `after`, in one line: its lab, if that is another one, and where to read; in a learner's folder, its file.
 pub fn next_line(lab: &Lab, tasks: &Tasks, task: &Task, after: &Lab) -> String {
-    let chapter = format!("book/src/{}", tasks.chapter);
+    let chapter = Workplace::chapter(&tasks.chapter);
     let other = if lab.number() == after.number() { String::new() } else { format!("lab {}, ", lab.number()) };
     if !other.is_empty() && tasks.tasks.first().is_some_and(|first| first.name == task.name) {
         return format!("next, lab {}: read {chapter} up to \"{}\"", lab.number(), task.section);
+    }
+    if Workplace::here().is_some_and(|here| here.is_folder()) {
+        let file = file(lab, task, Language::Python);
+        return format!("next, {other}{}: {}", place(tasks, task), foreign::path(&file));
     }
     format!("next, {other}{}: read \"{}\" in {chapter}", place(tasks, task), task.section)
 }
@@ -134,15 +138,14 @@ pub fn next_line(lab: &Lab, tasks: &Tasks, task: &Task, after: &Lab) -> String {
 fn places(lab: &Lab, tasks: &Tasks, task: &Task, language: Language) -> [(&'static str, String); 3] {
     [
         ("file", file(lab, task, language).display().to_string()),
-        ("read", format!("book/src/{}, \"{}\"", tasks.chapter, task.section)),
+        ("read", format!("{}, \"{}\"", Workplace::chapter(&tasks.chapter), task.section)),
         ("hint", format!("lockstep hint {} {}{}", lab.number(), task.name, language.option())),
     ]
 }
 
 /// The task's file, from the root of the workplace.
 fn file(lab: &Lab, task: &Task, language: Language) -> PathBuf {
-    let here = std::env::current_dir().ok().and_then(|folder| Workplace::around(&folder));
-    let root = here.map_or_else(PathBuf::new, Workplace::into_root);
+    let root = Workplace::here().map_or_else(PathBuf::new, Workplace::into_root);
     let file = lab.learners(&root, language).join(task.file_in(language));
     file.strip_prefix(&root).map(Path::to_owned).unwrap_or(file)
 }

@@ -19,9 +19,18 @@ include!(concat!(env!("OUT_DIR"), "/labs.rs"));
 
 /// No lab has this name.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("there is no lab {name:?}: there are {}", names().join(", "))]
+#[error("there is no lab {name:?}: {}", known(name))]
 pub struct NoSuchLab {
     name: String,
+}
+
+/// The lab that has a task of this name, or all labs.
+fn known(name: &str) -> String {
+    let has = |lab: &&Lab| lab.tasks().is_ok_and(|tasks| tasks.tasks.iter().any(|task| task.name == name));
+    match LABS.iter().find(has) {
+        Some(lab) => format!("it is a task of lab {0}, `{0} {name}`", lab.number()),
+        None => format!("there are {}", names().join(", ")),
+    }
 }
 
 /// The lab of this number, folder or package: `2`, `02`, `02-spawn-ddp`, `lab-02-spawn-ddp`, `ex-02`, `sol-02`.
@@ -211,6 +220,9 @@ mod tests {
             let why = find(text).map(|lab| lab.name).unwrap_err().to_string();
             assert!(why.starts_with(&format!("there is no lab {text:?}: there are 01-")), "{why}");
         }
+        assert!(
+            find("mean").map(|lab| lab.name).unwrap_err().to_string().ends_with("it is a task of lab 05, `05 mean`")
+        );
     }
 
     #[test]

@@ -124,11 +124,11 @@ impl Language {
         }
     }
 
-    /// The option that selects the language in a command, with a space before it.
+    /// The option that selects the language in a command, with a space before it; nothing where there is no other.
     pub fn option(self) -> &'static str {
         match self {
-            Language::Rust => "",
-            Language::Python => " --python",
+            Language::Python if !Workplace::here().is_some_and(|place| place.is_folder()) => " --python",
+            _ => "",
         }
     }
 

@@ -12,7 +12,11 @@ const PYTHON: &str = "LOCKSTEP_PYTHON";
 const IN_CHECKOUT: &str =
     if cfg!(target_arch = "aarch64") { ".libtorch/aarch64/python/bin/python" } else { ".libtorch/python/bin/python" };
 /// Prints a package's version without importing it, which takes seconds.
-const VERSION: &str = "import importlib.metadata, sys; print(importlib.metadata.version(sys.argv[1]))";
+const VERSION: &str = "\
+import importlib.metadata as packages, sys
+try: print(packages.version(sys.argv[1]))
+except packages.PackageNotFoundError: sys.exit(f'`{sys.executable} -m pip install {sys.argv[1]}` installs it')
+";
 
 /// Prints where a Python has its own files and packages: its folders, and what links in them lead to.
 const FOLDERS: &str = "\
@@ -77,10 +81,13 @@ impl Python {
         for program in programs {
             match version(program, "torch") {
                 Ok(version) => return Ok(Python { program: program.clone(), version }),
-                Err(why) => missing.push(format!("{} has no PyTorch ({why})", program.display())),
+                // Two names of one interpreter give one reason.
+                Err(why) if missing.iter().any(|(_, known)| *known == why) => {}
+                Err(why) => missing.push((program, why)),
             }
         }
-        Err(PythonMissing(format!("{}; {PYTHON} can name another", missing.join(", "))))
+        let missing = missing.iter().map(|(program, why)| format!("{} has no PyTorch ({why})", program.display()));
+        Err(PythonMissing(format!("{}; {PYTHON} can name another", missing.collect::<Vec<_>>().join(", "))))
     }
 
     /// This Python, if it has torchvision as well.

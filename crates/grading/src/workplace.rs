@@ -29,6 +29,25 @@ impl Workplace {
         Some(Self::at(root))
     }
 
+    /// The nearest one that contains the current folder.
+    pub fn here() -> Option<Self> {
+        Self::around(&std::env::current_dir().ok()?)
+    }
+
+    /// Whether this is a folder without a checkout.
+    pub fn is_folder(&self) -> bool {
+        matches!(self, Workplace::Folder(_))
+    }
+
+    /// Where a chapter is read, by the name of its file: the file of the checkout, or the command without one.
+    pub fn chapter(file: &str) -> String {
+        if Self::here().is_some_and(|here| here.is_folder()) {
+            format!("`lockstep book {}`", file.trim_end_matches(".md"))
+        } else {
+            format!("book/src/{file}")
+        }
+    }
+
     /// The one whose root this is.
     pub fn at(root: &Path) -> Self {
         if root.join(MARKER).is_file() { Workplace::Folder(root.into()) } else { Workplace::Checkout(root.into()) }

@@ -12,7 +12,7 @@ use comfy_table::LineStyle;
 use lockstep_contract::foreign;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, Language, package, seat};
+use lockstep_grading::{Lab, Language, Workplace, package, seat};
 
 use crate::exit::{Code, Refused};
 use crate::labs::{find, find_all};
@@ -55,7 +55,7 @@ impl Hint {
                 language.option()
             ));
         }
-        screen.line(format_args!("read: book/src/{}, \"{}\"", tasks.chapter, task.section));
+        screen.line(format_args!("read: {}, \"{}\"", Workplace::chapter(&tasks.chapter), task.section));
         Ok(Code::Success)
     }
 }

@@ -33,7 +33,11 @@ impl Init {
             screen.line(format_args!("{shown} has all tasks in Python already: nothing was changed"));
             return Ok(Code::Success);
         }
-        screen.line(format_args!("{shown} has {} more in {}", count(made.len(), "task"), "tasks"));
+        screen.line(format_args!(
+            "made {} in {}",
+            count(made.len(), "task"),
+            foreign::path(&self.folder.join("tasks"))
+        ));
         let go = if self.folder == Path::new(".") { String::new() } else { format!("cd {shown} && ") };
         let [lab, task] = FIRST;
         screen.line(format_args!("next: {go}lockstep grade {lab} {task}"));
