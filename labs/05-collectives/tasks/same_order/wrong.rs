@@ -49,13 +49,16 @@ pub fn rank_0s(group: &ProcessGroup, own: &HashMap<String, f64>) -> Result<HashM
     Ok(means)
 }
 
+/// The metrics in the order of this key of their names.
+fn sorted<'a, K: Ord>(own: &'a HashMap<String, f64>, key: impl Fn(&'a str) -> K) -> Vec<(&'a String, &'a f64)> {
+    let mut all: Vec<_> = own.iter().collect();
+    all.sort_by_key(|(name, _)| key(name));
+    all
+}
+
 /// Sorts by the length of the names; those that are equally long keep the map's order.
 #[given]
-#[edit(for (name, value) in own =>
-    let mut sorted: Vec<_> = own.iter().collect();
-    sorted.sort_by_key(|(name, _)| name.len());
-    for (name, value) in sorted
-)]
+#[edit(for (name, value) in own => for (name, value) in sorted(own, |name| name.len()))]
 pub fn by_length() {}
 
 /// Reduces by name, and reads the means in the map's order.
@@ -68,27 +71,15 @@ pub fn by_metrics() {}
 
 /// Sorts by the first letter, which two names share.
 #[given]
-#[edit(for (name, value) in own =>
-    let mut sorted: Vec<_> = own.iter().collect();
-    sorted.sort_by_key(|(name, _)| name.chars().next());
-    for (name, value) in sorted
-)]
+#[edit(for (name, value) in own => for (name, value) in sorted(own, |name| name.chars().next()))]
 pub fn by_first_letter() {}
 
 /// Sorts without regard to case, which leaves two names in the map's order.
 #[given]
-#[edit(for (name, value) in own =>
-    let mut sorted: Vec<_> = own.iter().collect();
-    sorted.sort_by_key(|(name, _)| name.to_lowercase());
-    for (name, value) in sorted
-)]
+#[edit(for (name, value) in own => for (name, value) in sorted(own, |name| name.to_lowercase()))]
 pub fn without_case() {}
 
 /// Right: sorts by length, and names of one length by their letters, backwards.
 #[given]
-#[edit(for (name, value) in own =>
-    let mut sorted: Vec<_> = own.iter().collect();
-    sorted.sort_by_key(|(name, _)| std::cmp::Reverse((name.len(), name.as_str())));
-    for (name, value) in sorted
-)]
+#[edit(for (name, value) in own => for (name, value) in sorted(own, |name| std::cmp::Reverse((name.len(), name))))]
 pub fn by_length_and_letters() {}
