@@ -209,63 +209,8 @@ impl ReshardJob<'_> {
             let begin = own.iter().filter_map(place).min();
             let went_on = start > 0 && (before > 0 || self.ended_before(start, epoch));
             if went_on {
-                let numbers = self.ranks[0].snapshots[start - 1].clone().unwrap_or_default();
-                let saved = format!("the snapshot holds the numbers {}", joined(&numbers, " and "));
-                // How many of them the last start has taken.
-                let of_start = self.taken(start - 1, epoch).len();
-                match begin {
-                    None if before >= order.len() => {}
-                    None => {
-                        return Some(format!(
-                            "the ranks did not take what was left of epoch {epoch}, {}: a snapshot in the middle of an epoch must say how \
-                             much of it is done ({saved})",
-                            counted(order.len() - before, "sample")
-                        ));
-                    }
-                    Some(begin) if begin == before => {}
-                    Some(0) if before >= order.len() => {
-                        return Some(format!(
-                            "epoch {epoch} begins again, though all of its samples were already trained ({saved}): what is saved after the last \
-                             step of an epoch must lead to the next one"
-                        ));
-                    }
-                    Some(0) if self.pads(&own, &order[before..]) => {
-                        return Some(format!(
-                            "samples from the beginning of epoch {epoch} fill up its last step, as with `DistributedSampler`, and are \
-                             trained twice: here a rank may have fewer samples than others in the last step, or none"
-                        ));
-                    }
-                    Some(0) => {
-                        return Some(format!(
-                            "epoch {epoch} begins again, though {before} of its samples were already trained ({saved})"
-                        ));
-                    }
-                    Some(begin) if begin == of_start && numbers.contains(&(of_start as u64)) && of_start < before => {
-                        return Some(format!(
-                            "the snapshot counts only the samples of the last start, {of_start}: add those of epoch {epoch} that were trained \
-                             before it, here {}",
-                            before - of_start
-                        ));
-                    }
-                    Some(begin) if begin == steps * self.case.batch_size * ranks && begin != of_rank => {
-                        return Some(format!(
-                            "the snapshot counts steps, and the number of samples in a step depends on the number of ranks: {steps} steps \
-                             had taken {before} samples, and {ranks} ranks continue with sample {begin} of the order. Count the samples that \
-                             all ranks together have taken"
-                        ));
-                    }
-                    Some(begin) if begin == of_rank && begin != steps * self.case.batch_size * ranks => {
-                        return Some(format!(
-                            "the snapshot counts the samples of one rank, {of_rank}: count those that all ranks together have taken of epoch \
-                             {epoch}, here {before}"
-                        ));
-                    }
-                    Some(begin) => {
-                        return Some(format!(
-                            "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}): what does that \
-                             number count, and is it right after each stop, on each number of ranks?"
-                        ));
-                    }
+                if let Some(why) = self.continued(start, epoch, &own, begin, [before, steps, of_rank]) {
+                    return Some(why);
                 }
             } else if before == 0 && begin.is_some_and(|begin| begin > 0) {
                 return Some(format!(
@@ -299,6 +244,61 @@ impl ReshardJob<'_> {
                 "the last {left} samples of epoch {epoch} are left out: the last step of an epoch may have fewer samples than \
                  `batch_size`"
             )
+        })
+    }
+
+    /// What is wrong with the samples with which a start continued this epoch, of which the starts before it had taken so many, in so many
+    /// steps, and one rank so many.
+    fn continued(
+        &self,
+        start: usize,
+        epoch: u64,
+        own: &[usize],
+        begin: Option<usize>,
+        [before, steps, of_rank]: [usize; 3],
+    ) -> Option<String> {
+        let (order, ranks) = (&self.ranks[0].orders[epoch as usize], self.case.starts[start].0);
+        let numbers = self.ranks[0].snapshots[start - 1].clone().unwrap_or_default();
+        let saved = format!("the snapshot holds the numbers {}", joined(&numbers, " and "));
+        // How many of them the last start has taken.
+        let of_start = self.taken(start - 1, epoch).len();
+        Some(match begin {
+            None if before >= order.len() => return None,
+            None => format!(
+                "the ranks did not take what was left of epoch {epoch}, {}: a snapshot in the middle of an epoch must say how \
+                 much of it is done ({saved})",
+                counted(order.len() - before, "sample")
+            ),
+            Some(begin) if begin == before => return None,
+            Some(0) if before >= order.len() => format!(
+                "epoch {epoch} begins again, though all of its samples were already trained ({saved}): what is saved after the last \
+                 step of an epoch must lead to the next one"
+            ),
+            Some(0) if self.pads(own, &order[before..]) => format!(
+                "samples from the beginning of epoch {epoch} fill up its last step, as with `DistributedSampler`, and are \
+                 trained twice: here a rank may have fewer samples than others in the last step, or none"
+            ),
+            Some(0) => {
+                format!("epoch {epoch} begins again, though {before} of its samples were already trained ({saved})")
+            }
+            Some(begin) if begin == of_start && numbers.contains(&(of_start as u64)) && of_start < before => format!(
+                "the snapshot counts only the samples of the last start, {of_start}: add those of epoch {epoch} that were trained \
+                 before it, here {}",
+                before - of_start
+            ),
+            Some(begin) if begin == steps * self.case.batch_size * ranks && begin != of_rank => format!(
+                "the snapshot counts steps, and the number of samples in a step depends on the number of ranks: {steps} steps \
+                 had taken {before} samples, and {ranks} ranks continue with sample {begin} of the order. Count the samples that \
+                 all ranks together have taken"
+            ),
+            Some(begin) if begin == of_rank && begin != steps * self.case.batch_size * ranks => format!(
+                "the snapshot counts the samples of one rank, {of_rank}: count those that all ranks together have taken of epoch \
+                 {epoch}, here {before}"
+            ),
+            Some(begin) => format!(
+                "epoch {epoch} continues with sample {begin} of its order, and {before} were trained before ({saved}): what does that \
+                 number count, and is it right after each stop, on each number of ranks?"
+            ),
         })
     }
 
