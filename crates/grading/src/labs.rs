@@ -26,7 +26,7 @@ pub struct NoSuchLab {
 
 /// The lab that has a task of this name, or all labs.
 fn known(name: &str) -> String {
-    let has = |lab: &&Lab| lab.tasks().is_ok_and(|tasks| tasks.tasks.iter().any(|task| task.name == name));
+    let has = |lab: &&Lab| lab.tasks().is_ok_and(|tasks| tasks.find(name).is_ok());
     match LABS.iter().find(has) {
         Some(lab) => format!("it is a task of lab {0}, `{0} {name}`", lab.number()),
         None => format!("there are {}", names().join(", ")),

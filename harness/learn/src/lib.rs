@@ -36,8 +36,7 @@ fn task<'a>(tasks: &'a Tasks, name: &str) -> anyhow::Result<&'a Task> {
 /// Where the learner works: the checkout or the folder of `lockstep init` that contains the current folder, otherwise the checkout in which
 /// this program was built.
 fn workplace() -> anyhow::Result<Workplace> {
-    let begins = [std::env::current_dir().ok(), std::env::current_exe().ok()];
-    let found = begins.iter().flatten().find_map(|begin| Workplace::around(begin));
+    let found = Workplace::here().or_else(|| Workplace::around(&std::env::current_exe().ok()?));
     let advice = "go to your folder with the course's tasks; `lockstep init` makes one, here or where you name";
     found.ok_or_else(|| Refused(format!("this folder has no tasks of the course: {advice}")).into())
 }
