@@ -28,8 +28,10 @@ pub(super) struct Change {
     pub(super) words: String,
     /// The process, for people: `parentheses`.
     pub(super) place: &'static str,
-    /// The process itself has used it.
+    /// The process itself has used it, or one that it started.
     is_used: bool,
+    /// It was made before this process started.
+    is_inherited: bool,
     /// The new value is made of the old one, as when counting.
     grows: bool,
 }
@@ -94,7 +96,8 @@ const SOURCED: [&str; 7] =
 impl Keeps {
     /// The state with which a process that this one starts begins.
     pub(super) fn child(&self) -> Self {
-        Keeps { made: vec![], ..self.clone() }
+        let made = self.made.iter().map(|change| Change { is_inherited: true, ..change.clone() });
+        Keeps { made: made.collect(), ..self.clone() }
     }
 
     /// A process has ended. `known` are variables that its parent has.
@@ -109,7 +112,12 @@ impl Keeps {
         let is_here = |change: &Change, gone: &[Change]| {
             gone.iter().any(|other| (other.line, &other.kept) == (change.line, &change.kept))
         };
-        let made = child.made.into_iter().filter(is_lost).map(|change| Change { place, ..change });
+        let (inherited, made): (Vec<_>, Vec<_>) = child.made.into_iter().partition(|change| change.is_inherited);
+        for used in inherited.iter().filter(|change| change.is_used) {
+            let mine = self.made.iter_mut().filter(|mine| (mine.line, &mine.kept) == (used.line, &used.kept));
+            mine.for_each(|mine| mine.is_used = true);
+        }
+        let made = made.into_iter().filter(is_lost).map(|change| Change { place, ..change });
         for change in child.gone.into_iter().chain(made) {
             if !is_here(&change, &self.gone) {
                 self.gone.push(change);
@@ -130,6 +138,7 @@ impl Keeps {
             words: name.into(),
             place: "",
             is_used: false,
+            is_inherited: false,
             grows: names(text, name),
         };
         self.made.retain(|before| before.kept != change.kept);
@@ -141,7 +150,8 @@ impl Keeps {
         self.gone.retain(|change| {
             change.words != words && (state, &change.kept) != (State::Folder, &Kept::State(State::Folder))
         });
-        self.made.push(Change { line, kept: Kept::State(state), words, place: "", is_used: false, grows: false });
+        let kept = Kept::State(state);
+        self.made.push(Change { line, kept, words, place: "", is_used: false, is_inherited: false, grows: false });
     }
 
     /// This text of shell is expanded.

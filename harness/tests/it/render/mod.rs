@@ -300,6 +300,34 @@ fn finds_nothing_in_what_the_command_itself_writes() {
 }
 
 #[test]
+fn finds_nothing_with_any_profile_and_options_of_the_command() {
+    let profiles: Vec<_> = fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/site/profiles"))
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
+    let folder = tempfile::tempdir().unwrap();
+    let mut scripts = vec![];
+    for profile in &profiles {
+        let name = profile.file_stem().unwrap().to_str().unwrap();
+        let before = scripts.len();
+        for nodes in ["--nodes=2", "--nodes=2-4", "--nodes=1x2,1x1", "--array=3"] {
+            for more in [&[][..], &["--signal=60"], &["--signal=60", "--stage=/project/training/data"]] {
+                let file = folder.path().join(format!("{name}{nodes}{}", more.len()));
+                let options = ["--profile", name, nodes, "--time=01:00:00", "--out", file.to_str().unwrap()];
+                let program = ["--", "lab-06", "--snapshots", "/project/training/run"];
+                // Not every scheduler has arrays, or every site a disk of its own in a node.
+                if render(&[&options[..], more, &program].concat()).status.code() != Some(2) {
+                    scripts.push(file.to_str().unwrap().to_owned());
+                }
+            }
+        }
+        assert!(scripts.len() > before, "nothing is rendered for {name}");
+    }
+    let names: Vec<_> = scripts.iter().map(String::as_str).collect();
+    assert_eq!(render(&[&["--check"], &names[..], &["--json"]].concat()).code(0).out.trim(), "[]");
+}
+
+#[test]
 fn lists_mistakes_as_compilers_do_and_ends_with_1_for_errors_alone() {
     let folder = tempfile::tempdir().unwrap();
     let _filtered = filtered(Some(folder.path()));
