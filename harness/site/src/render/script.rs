@@ -575,7 +575,8 @@ impl Script {
             || self.is_for_amd()
     }
 
-    /// Returns true if it is meant for AMD's GPUs: it names ROCm, or what only ROCm's libraries and Cray's modules for such GPUs read.
+    /// Returns true if it is meant for AMD's GPUs: it names ROCm, what only ROCm's libraries and Cray's modules for such GPUs read, or a
+    /// partition or image of LUMI.
     pub(super) fn is_for_amd(&self) -> bool {
         const NAMES: [&str; 10] = [
             "rocm",
@@ -589,7 +590,13 @@ impl Script {
             "mi250",
             "mi300",
         ];
-        self.code().any(|(_, line)| NAMES.iter().any(|name| line.contains(name)))
+        let on_lumi = || {
+            let names = self
+                .slurm("partition", 'p')
+                .is_some_and(|(_, name)| ["standard-g", "small-g", "dev-g"].contains(&&*name));
+            names || self.code().any(|(_, line)| line.contains("lumi-") && line.contains(".sif"))
+        };
+        self.code().any(|(_, line)| NAMES.iter().any(|name| line.contains(name))) || on_lumi()
     }
 
     /// What the script assigns to a variable last.

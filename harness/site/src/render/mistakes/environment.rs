@@ -276,6 +276,9 @@ pub(super) const ENVIRONMENT: &[Rule<Scripts>] = &[
 const DEVICES: [&str; 3] = ["CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"];
 
 /// A launcher of several workers gets the GPU of the task that it is.
+/// What to do in place of showing each process one GPU.
+const TAKES_ITS_OWN: &str = "remove it: each worker takes the GPU of its LOCAL_RANK";
+
 fn device_of_one_task(script: &Script) -> Vec<ScriptFinding> {
     let launches = script.launches();
     let of_task = |text: &str| {
@@ -293,7 +296,7 @@ fn device_of_one_task(script: &Script) -> Vec<ScriptFinding> {
         let launch = several(set.line)?;
         let workers = launch.workers().unwrap_or_default();
         let what = format!("{}={}, and {} starts {workers} workers with it", set.name, set.value.raw, launch.name);
-        Some(finding(set.line, what, "remove it: each worker takes the GPU of its LOCAL_RANK"))
+        Some(finding(set.line, what, TAKES_ITS_OWN))
     })
     .collect()
 }
@@ -623,8 +626,12 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
     let mut found = |line, name: &str, what: String| {
         if findings.iter().all(|finding| finding.place != line) {
             let by = started(&format!("${name}")).map_or("srun", |(by, _)| by.by);
-            let fix = format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it");
-            findings.push(finding(line, what, if by_none.contains(&line) { COUNTED.into() } else { fix }));
+            let fix = match DEVICES.iter().any(|devices| what.starts_with(devices)) {
+                _ if by_none.contains(&line) => COUNTED.into(),
+                true => TAKES_ITS_OWN.into(),
+                false => format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it"),
+            };
+            findings.push(finding(line, what, fix));
         }
     };
     // What these start has no number of its own, wherever it is evaluated.

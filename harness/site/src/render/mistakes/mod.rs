@@ -652,6 +652,8 @@ mod tests {
             ("sleep-decides-the-order", &[1], "sleep 10\nsrun lockstep run train\n"),
             ("sleep-decides-the-order", &[], "until [ -e ready ]; do sleep 2; done\nsrun lockstep run train\n"),
             ("trap-waits-for-the-step", &[], "trap 'kill $!' USR1\npython train.py\n"),
+            ("container-without-gpus", &[1], "srun apptainer exec x.sif lockstep run --nproc-per-node=gpu x\n"),
+            ("container-without-gpus", &[], "srun singularity exec lumi-x.sif lockstep run --nproc-per-node=gpu x\n"),
             (
                 "rank-of-the-batch-script",
                 &[],
