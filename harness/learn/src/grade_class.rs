@@ -219,8 +219,9 @@ impl Class {
         let mut runner = Runner::new(&built.submission.program, options);
         let (mut findings, mut outcomes) = (Vec::new(), Vec::new());
         for task in &tasks.tasks {
-            let (verdict, evidence, diagnosis) = match built.refused.get(&task.name) {
-                Some(why) => (Verdict::Failed, why.clone(), Some(why.clone())),
+            let (verdict, evidence, diagnosis) = match built.left_out.get(&task.name) {
+                Some(Some(why)) => (Verdict::Failed, why.clone(), Some(why.clone())),
+                Some(None) => (Verdict::Open, "not handed in".into(), None),
                 None => graded(lab, task, &built.submission, options, &mut runner).or_else(|error| {
                     runner = Runner::new(&built.submission.program, options);
                     not_graded(error)
@@ -301,17 +302,18 @@ impl InPython {
         let own = tempfile::Builder::new().prefix("answers-").tempdir_in(self.home.path())?;
         let folder = own.path().join(lab.python_folder());
         let mut files = self.given[lab.name].clone();
-        let mut refused = BTreeMap::new();
+        let mut left_out = BTreeMap::new();
         for task in &tasks.tasks {
             match handed.read(task) {
-                Ok(text) => drop(files.insert(task.file_in(Language::Python), text)),
-                Err(why) => drop(refused.insert(task.name.clone(), why)),
+                Ok(Some(text)) => drop(files.insert(task.file_in(Language::Python), text)),
+                Ok(None) => drop(left_out.insert(task.name.clone(), None)),
+                Err(why) => drop(left_out.insert(task.name.clone(), Some(why))),
             }
         }
         files.iter().try_for_each(|(path, text)| package::write_file(&folder.join(path), text))?;
         let given = self.home.path().join(GIVEN);
         let program = Program::python_alone(&self.root, lab, &folder, &given, &self.folders)?;
-        Ok(BuiltAnswers { submission: Submission { program, folder }, refused, _own: Some(own) })
+        Ok(BuiltAnswers { submission: Submission { program, folder }, left_out, _own: Some(own) })
     }
 }
 
@@ -382,8 +384,8 @@ type Files = BTreeMap<PathBuf, String>;
 /// A learner's program.
 pub(crate) struct BuiltAnswers {
     pub(crate) submission: Submission,
-    /// The tasks whose answers were left out, with the reasons.
-    pub(crate) refused: BTreeMap<String, String>,
+    /// The tasks whose answers were left out, with what is wrong with them; nothing for one that was not handed in.
+    pub(crate) left_out: BTreeMap<String, Option<String>>,
     /// The folder that is only for them.
     _own: Option<TempDir>,
 }
@@ -471,11 +473,12 @@ impl ClassWorkspace {
     pub(crate) fn build(&self, lab: &Lab, tasks: &Tasks, handed: &Handed) -> anyhow::Result<BuiltAnswers> {
         let given = &self.given[lab.name];
         let mut files = given.clone();
-        let mut refused = BTreeMap::new();
+        let mut left_out = BTreeMap::new();
         for task in &tasks.tasks {
             match handed.read(task) {
-                Ok(text) => drop(files.insert(task.file(), text)),
-                Err(why) => drop(refused.insert(task.name.clone(), why)),
+                Ok(Some(text)) => drop(files.insert(task.file(), text)),
+                Ok(None) => drop(left_out.insert(task.name.clone(), None)),
+                Err(why) => drop(left_out.insert(task.name.clone(), Some(why))),
             }
         }
         loop {
@@ -485,35 +488,35 @@ impl ClassWorkspace {
                     if let Some(file) = self.foreign_source(lab, &program)? {
                         let why = format!("an answer reads {}, which is not a part of it", foreign::path(&file));
                         let open: Vec<_> =
-                            tasks.tasks.iter().filter(|task| !refused.contains_key(&task.name)).collect();
+                            tasks.tasks.iter().filter(|task| !left_out.contains_key(&task.name)).collect();
                         anyhow::ensure!(!open.is_empty(), "the course's own files: {why}");
                         for task in open {
-                            refused.insert(task.name.clone(), why.clone());
+                            left_out.insert(task.name.clone(), Some(why.clone()));
                             files.insert(task.file(), given[&task.file()].clone());
                         }
                         continue;
                     }
                     let submission = Submission { program: (&*program).into(), folder: self.package(lab) };
-                    return Ok(BuiltAnswers { submission, refused, _own: None });
+                    return Ok(BuiltAnswers { submission, left_out, _own: None });
                 }
                 Built::Broken(errors) => errors,
             };
             let broken: BTreeSet<&str> = tasks
                 .tasks
                 .iter()
-                .filter(|task| !refused.contains_key(&task.name))
+                .filter(|task| !left_out.contains_key(&task.name))
                 .filter(|task| errors.iter().any(|error| is_in(error, &task.file())))
                 .map(|task| task.name.as_str())
                 .collect();
             // An error elsewhere, such as a missing function, is also the fault of an answer, but it is unknown which.
             let broken =
                 if broken.is_empty() { tasks.tasks.iter().map(|task| task.name.as_str()).collect() } else { broken };
-            if broken.iter().all(|name| refused.contains_key(*name)) {
+            if broken.iter().all(|name| left_out.contains_key(*name)) {
                 bail!("the course's own files do not compile: {}", errors[0].text);
             }
             for task in tasks.tasks.iter().filter(|task| broken.contains(task.name.as_str())) {
                 let error = errors.iter().find(|error| is_in(error, &task.file())).unwrap_or(&errors[0]);
-                refused.insert(task.name.clone(), format!("does not compile: {}", error.text.trim()));
+                left_out.insert(task.name.clone(), Some(format!("does not compile: {}", error.text.trim())));
                 files.insert(task.file(), given[&task.file()].clone());
             }
         }
@@ -703,17 +706,20 @@ impl Handed {
     fn is_begun(&self, lab: &Lab, given: &Files) -> bool {
         let tasks = lab.tasks().map(|tasks| tasks.tasks).unwrap_or_default();
         let files = tasks.iter().filter_map(|task| Some((task, given.get(&task.file_in(self.language))?)));
-        files.into_iter().any(|(task, text)| self.read(task).as_ref() != Ok(text))
+        files.into_iter().any(|(task, text)| self.read(task).transpose().is_some_and(|read| read.as_ref() != Ok(text)))
     }
 
-    /// The text of a task's answer.
+    /// The text of a task's answer, if its file was handed in.
     ///
     /// Errors: why it cannot be read, for the report. Links and devices are not followed.
-    pub(crate) fn read(&self, task: &Task) -> Result<String, String> {
+    pub(crate) fn read(&self, task: &Task) -> Result<Option<String>, String> {
         let file = format!("{}.{}", task.name, self.language.extension());
         let path = self.folder.join(&file);
         let name = format!("{}/{file}", self.folder.file_name().unwrap_or_default().to_string_lossy());
-        let data = fs::symlink_metadata(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        let data = match fs::symlink_metadata(&path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            data => data.map_err(|error| format!("cannot read {name}: {error}"))?,
+        };
         if !data.is_file() {
             return Err(format!("{name} is not a regular file"));
         }
@@ -723,7 +729,7 @@ impl Handed {
         let text = fs::read_to_string(&path).map_err(|error| format!("cannot read {name}: {error}"))?;
         match self.is_rust().then(|| reads_files(&text)).flatten() {
             Some(how) => Err(format!("{name} reads another file with `{how}`: an answer is one file")),
-            None => Ok(text),
+            None => Ok(Some(text)),
         }
     }
 }
@@ -777,9 +783,9 @@ mod tests {
             let source = learner.path().join(place);
             fs::create_dir_all(&source).unwrap();
             let handed = Handed::find(learner.path(), &lab, Language::Rust).unwrap().unwrap();
-            assert!(handed.read(task).unwrap_err().starts_with("cannot read src/shard.rs"));
+            assert_eq!(handed.read(task), Ok(None));
             fs::write(source.join("shard.rs"), "answer").unwrap();
-            assert_eq!(handed.read(task).unwrap(), "answer");
+            assert_eq!(handed.read(task), Ok(Some("answer".into())));
         }
     }
 
@@ -798,7 +804,7 @@ mod tests {
             let handed = find().unwrap();
             assert!(!handed.is_begun(&lab, &given));
             fs::write(learner.path().join(place).join("shard.py"), "include_str!").unwrap();
-            assert_eq!(handed.read(&tasks.tasks[0]).unwrap(), "include_str!");
+            assert_eq!(handed.read(&tasks.tasks[0]), Ok(Some("include_str!".into())));
             assert!(handed.is_begun(&lab, &given));
             assert_eq!(Handed::find(learner.path(), &lab, Language::Rust), Ok(None));
         }
