@@ -7,6 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use clap::Parser;
+use lockstep_contract::Stdout;
 
 use crate::exercise::{Lab, Task, Tasks};
 use crate::grade::{Submission, failed, grade, next_line, passed};
@@ -38,7 +39,7 @@ pub fn main(lab: &Lab, program: &str, folder: &str) -> ExitCode {
     }
     let args = Args::parse();
     let submission = Submission { program: Path::new(program).into(), folder: folder.into() };
-    let mut out = std::io::stdout();
+    let mut out = Stdout;
     let graded = run(lab, &args.tasks, &submission, &Options::seeded(args.seed), &mut out);
     match graded.and_then(|right| {
         if right { next(lab, &args.tasks, Path::new(folder), Language::Rust, &mut out) } else { Ok(false) }

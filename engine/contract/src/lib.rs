@@ -98,6 +98,24 @@ pub fn warn(line: &dyn Display) {
     let _ = io::stderr().write_all(format!("{line}\n").as_bytes());
 }
 
+/// Stdout of a command whose reader may leave early, such as `head`: what is printed after that is lost, and nothing else.
+pub struct Stdout;
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        without_reader(io::stdout().write(bytes), bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        without_reader(io::stdout().flush(), ())
+    }
+}
+
+/// `done` in place of the error that no process reads.
+fn without_reader<T>(result: io::Result<T>, done: T) -> io::Result<T> {
+    result.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(done) } else { Err(error) })
+}
+
 /// A number of things in words: `1 rank`, `8 ranks`, `2 batches`, `0 classes`.
 pub fn counted<N: Display + PartialEq + From<u8>>(number: N, what: &str) -> String {
     let plural = if what.ends_with("ch") || what.ends_with("ss") { "es" } else { "s" };

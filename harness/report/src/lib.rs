@@ -25,8 +25,9 @@ mod write;
 
 pub use fit::{numbers as numbers_table, whole_words};
 pub use formatting::{command_line, count, counted, grouped, listing, rfc3339, wrapped};
+pub use lockstep_contract::Stdout;
 pub use model::{Finding, HostInfo, Report, ReportCase, Table, Unproven, Verdict, overall};
-pub use screen::{Screen, Stdout, TextStyle, counts};
+pub use screen::{Screen, TextStyle, counts};
 pub use table::{draw as picture, findings as findings_table};
 pub use timeline::Timeline;
 pub use write::{Form, Target, save};

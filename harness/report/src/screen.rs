@@ -34,24 +34,6 @@ pub struct TextStyle {
     pub unicode: bool,
 }
 
-/// Stdout of a command whose reader may leave early, such as `head`: what is printed after that is lost, and nothing else.
-pub struct Stdout;
-
-impl Write for Stdout {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        without_reader(io::stdout().write(bytes), bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        without_reader(io::stdout().flush(), ())
-    }
-}
-
-/// `done` in place of the error that no process reads.
-fn without_reader<T>(result: io::Result<T>, done: T) -> io::Result<T> {
-    result.or_else(|error| if error.kind() == io::ErrorKind::BrokenPipe { Ok(done) } else { Err(error) })
-}
-
 impl Screen {
     /// Stderr if `stdout_is_taken`. Coloured on a terminal, unless `NO_COLOR` is set (no-color.org).
     pub fn new(stdout_is_taken: bool) -> Self {

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::Context;
-use lockstep_contract::foreign;
+use lockstep_contract::{Stdout, foreign};
 use lockstep_paths::check_file;
 
 use crate::model::Report;
-use crate::screen::{Stdout, TextStyle};
+use crate::screen::TextStyle;
 use crate::{formats, html, table};
 
 /// The form of what is written: a report, a bench's results, a run's curves, a timeline or a picture. Each has some of them.
