@@ -296,7 +296,7 @@ fn file_name(file: &str, index: usize, hidden: bool) -> String {
 fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
     let style = screen.style();
     let with_language = view.has_python();
-    let mut headings = vec!["seat", "in", "done", "at", "for", "graded", "last finding"];
+    let mut headings = vec!["seat", "in", "done", "at", "for", "graded", "found"];
     headings.retain(|heading| with_language || *heading != "in");
     let mut table = style.table(&headings);
     table.load_style(style.table_style().row_separator(LineStyle::none()));
@@ -305,18 +305,14 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
         let at = row
             .at
             .map_or("finished".into(), |at| format!("{} {}", view.plan[at].lab.number(), view.plan[at].task.name));
-        let found = row
-            .finding
-            .as_ref()
-            .map(|(verdict, diagnosis)| format!("{}: {}", verdict.words(), in_short(diagnosis)))
-            .unwrap_or_default();
+        let found = row.finding.as_ref().map_or("", |(verdict, _)| verdict.words());
         let (since, tries) = match row.at {
             Some(_) => (live_page::span(row.since), page::times_word(row.tries)),
             None => Default::default(),
         };
         let mut cells = vec![seat_name(&row.name, index, hidden)];
         cells.extend(with_language.then(|| row.language.clone().unwrap_or_default()));
-        cells.extend([done, at, since, tries, foreign::one_line(&found)]);
+        cells.extend([done, at, since, tries, found.into()]);
         table.add_row(cells);
     }
     if view.rows.is_empty() {
@@ -324,6 +320,13 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
     } else {
         screen.line(whole_words(table, style));
     }
+    let met = view.met.iter().map(|met| {
+        let (task, diagnosis) = (&view.plan[met.at], foreign::one_line(in_short(&met.diagnosis)));
+        let who = format!("{} at {} {}", count(met.seats, "seat"), task.lab.number(), task.task.name);
+        (who, format!("{}: {diagnosis}", met.verdict.words()))
+    });
+    let met: Vec<_> = met.collect();
+    screen.listing(&met.iter().map(|(who, what)| (&**who, &**what)).collect::<Vec<_>>());
     for (index, (file, why)) in read.broken.iter().enumerate() {
         let file = file_name(file, index, hidden);
         screen.line(format!("not a seat's file: {file}: {}", foreign::one_line(why)));
