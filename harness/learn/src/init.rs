@@ -7,7 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use lockstep_contract::{foreign, is_checkout};
 use lockstep_grading::labs::LABS;
-use lockstep_grading::{Language, MARKER, checksums, package};
+use lockstep_grading::{Language, MARKER, Python, checksums, package};
 
 use crate::exit::{Code, Refused};
 use crate::report::{Screen, count};
@@ -41,6 +41,9 @@ impl Init {
         let go = if self.folder == Path::new(".") { String::new() } else { format!("cd {shown} && ") };
         let [lab, task] = FIRST;
         screen.line(format_args!("next: {go}lockstep grade {lab} {task}"));
+        if let Err(why) = Python::for_answers() {
+            screen.line(format_args!("answers in Python need PyTorch: {why}"));
+        }
         Ok(Code::Success)
     }
 }

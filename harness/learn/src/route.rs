@@ -9,7 +9,7 @@ use comfy_table::LineStyle;
 use lockstep_grading::exercise::Task;
 use lockstep_grading::labs::LABS;
 use lockstep_grading::progress::Progress;
-use lockstep_grading::{Lab, Language, checksums};
+use lockstep_grading::{Lab, Language, Workplace, checksums};
 use serde::Deserialize;
 
 use crate::exit::Refused;
@@ -113,7 +113,8 @@ impl Route {
         for stop in &stops {
             table.add_row([stop.minutes().to_string(), stop.what(), stop.how_far(root, progress)]);
         }
-        let done: Vec<Option<bool>> = stops.iter().map(|stop| stop.passed(progress)).collect();
+        let done: Vec<Option<bool>> =
+            stops.iter().map(|stop| stop.passed(progress).filter(|_| stop.is_here(root))).collect();
         screen.line(format!("{}: {}", self.name, self.about));
         screen.line(whole_words(table, style));
         let (passed, all) = (done.iter().flatten().filter(|passed| **passed).count(), done.iter().flatten().count());
@@ -124,7 +125,8 @@ impl Route {
         } else {
             screen.line(format!("next, about {} minutes:", next.iter().map(Stop::minutes).sum::<u32>()));
         }
-        next.iter().flat_map(Stop::orders).for_each(|order| screen.line(format!("  {order}")));
+        let runs = !Workplace::at(root).is_folder();
+        next.iter().flat_map(|stop| stop.orders(runs)).for_each(|order| screen.line(format!("  {order}")));
         Ok(())
     }
 
@@ -168,9 +170,9 @@ impl Stop {
     fn what(&self) -> String {
         match self {
             Stop::Page(PageStep { page, until: Some(heading), .. }) => {
-                format!("book/src/{page}, to the end of \"{heading}\"")
+                format!("{}, to the end of \"{heading}\"", Workplace::chapter(page))
             }
-            Stop::Page(step) => format!("book/src/{}", step.page),
+            Stop::Page(step) => Workplace::chapter(&step.page),
             Stop::Pause(pause) => pause.pause.clone(),
             Stop::Task(lab, task) => format!("task {} {}: {}", lab.number(), task.name, task.title),
         }
@@ -184,6 +186,14 @@ impl Stop {
         }
     }
 
+    /// Whether the learner can do it: a folder without a checkout has the tasks in Python alone.
+    fn is_here(&self, root: &Path) -> bool {
+        match self {
+            Stop::Page(_) | Stop::Pause(_) => true,
+            Stop::Task(lab, task) => begun(root, lab, task) != IN_A_CHECKOUT,
+        }
+    }
+
     fn how_far(&self, root: &Path, progress: &Progress) -> String {
         match self {
             Stop::Page(_) | Stop::Pause(_) => String::new(),
@@ -194,11 +204,11 @@ impl Stop {
         }
     }
 
-    /// What to do at this stop, one line each.
-    fn orders(&self) -> Vec<String> {
+    /// What to do at this stop, one line each. What a page has the learner run needs a checkout.
+    fn orders(&self, runs: bool) -> Vec<String> {
         match self {
             Stop::Page(step) => {
-                let run = step.run.iter().map(|command| format!("run   {command}"));
+                let run = step.run.iter().filter(|_| runs).map(|command| format!("run   {command}"));
                 std::iter::once(format!("read  {}", self.what())).chain(run).collect()
             }
             Stop::Pause(pause) => vec![format!("rest  {}, {} minutes", pause.pause, pause.minutes)],
@@ -216,13 +226,16 @@ fn next(done: &[Option<bool>]) -> Range<usize> {
     before.iter().rposition(Option::is_some).map_or(0, |last| last + 1)..end
 }
 
+/// A task in Rust only, in a folder without a checkout.
+const IN_A_CHECKOUT: &str = "in a checkout";
+
 /// How far a task is that has not passed; in a learner's folder, those in Rust only are not there.
 pub(crate) fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
     let language = Language::of(root, false);
     let folder = lab.learners(root, language);
     let untouched = checksums::untouched(&folder, &task.file_in(language));
     match language {
-        Language::Python if !folder.join(task.file_in(language)).exists() => "in a checkout",
+        Language::Python if !folder.join(task.file_in(language)).exists() => IN_A_CHECKOUT,
         _ if untouched => "not started",
         _ => "begun",
     }

@@ -125,6 +125,9 @@ impl TourOptions {
         let report = Report::here("Lockstep tour", started, begin.elapsed(), vec![shown.case]);
         let code = finish(&screen, suite, &report, &targets)?;
         screen.line(format!("the same as a page, with a picture: {}", self.page().display()));
+        if !needs_lab {
+            screen.line("next: the tasks, in a folder that `lockstep init` makes; there, `lockstep progress` says where to begin");
+        }
         Ok(code)
     }
 

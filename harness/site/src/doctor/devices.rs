@@ -404,7 +404,7 @@ pub(super) const SOFTWARE: &[Rule<Nodes>] = &[
     Rule {
         name: "libtorch-nowhere",
         level: Warning,
-        why: "the labs need it; `lockstep run` and Python programs do not",
+        why: "labs and tasks in Rust need it; `lockstep run`, Python programs and tasks in Python do not",
         source: "LIBTORCH, .libtorch of the checkout around the program or the current folder, and LD_LIBRARY_PATH",
         wrong: |job| job.nodes.iter_mut().for_each(|node| node.libtorch = None),
         find: |job| {
@@ -415,7 +415,7 @@ pub(super) const SOFTWARE: &[Rule<Nodes>] = &[
                         "there is no libtorch".to_owned(),
                         "neither LIBTORCH, nor .libtorch of a checkout, nor LD_LIBRARY_PATH leads to libtorch_cpu.so"
                             .to_owned(),
-                        "scripts/setup.sh, in the checkout".to_owned(),
+                        "for Rust: scripts/setup.sh, in a checkout".to_owned(),
                     ]
                 })
             })
