@@ -96,19 +96,19 @@ fn check(
                  broadcast after the reduce",
             )
             .diagnose_if(
+                taken != place,
+                format!(
+                    "with all means in one row, those of gradient {last} begin at place {place}, and it has those from place {taken} on: in a bucket, a \
+                     gradient takes as many places as it has elements (`numel`), which its first dimension does not say"
+                ),
+            )
+            .diagnose_if(
                 some_are_right && is_own(which),
                 format!("other gradients are averaged, and gradient {which} was never reduced: each needs its own all-reduce"),
             )
             .diagnose_if(
                 observed[which].len() > 1 && observed[which].iter().all(|value| *value == observed[which][0]),
                 "all elements of the gradient are one number: the mean is taken over the ranks, element by element, and not over the elements",
-            )
-            .diagnose_if(
-                taken != place,
-                format!(
-                    "with all means in one row, those of gradient {last} begin at place {place}, and it has those from place {taken} on: in a bucket, a \
-                     gradient takes as many places as it has elements (`numel`), which its first dimension does not say"
-                ),
             )
             .diagnose_if(
                 factor.is_some(),
