@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/wheel.sh [OPTIONS]: builds the wheel of the `lockstep` command for x86_64 and for aarch64, into target/wheel.
+# scripts/wheel.sh [OPTIONS]: builds the wheel of the `lockstep` command, with the book, for x86_64 and for aarch64, into target/wheel.
 # zig is the linker for both: it brings glibc 2.28, so that the wheels run on every system of the last seven years.
 set -euo pipefail
 
@@ -17,9 +17,9 @@ usage() {
   cat <<'END'
 usage: scripts/wheel.sh [--arch ARCH] [--out DIR]
 
-Builds one wheel per architecture, and checks its size and the newest glibc that it asks for. Needs rustup, Python with venv, and a
-network for maturin, zig and the Rust standard library of aarch64, unless they are installed. It compiles the command with optimization:
-four to eight minutes per architecture on two cores.
+Builds one wheel per architecture, and checks its size and the newest glibc that it asks for. Needs rustup, Python with venv, what
+scripts/book.sh needs, and a network for maturin, zig and the Rust standard library of aarch64, unless they are installed. It compiles the
+command with optimization: four to eight minutes per architecture on two cores.
 
   --arch ARCH   x86_64 or aarch64 (default: both)
   --out DIR     where the wheels go (default: target/wheel)
@@ -58,6 +58,15 @@ find_maturin() {
   PATH=$tools/bin:$PATH # maturin finds zig as `python3 -m ziglang`
 }
 
+# build_book: the book, in the folder that pyproject.toml names; pip installs it where the command looks for it.
+build_book() {
+  local data=$ROOT/target/wheel-data book
+  book=$data/data/share/lockstep/lockstep-book-$(sed -n 's/^version = "\(.*\)"$/\1/p' "$ROOT/Cargo.toml")
+  rm -rf "$data"
+  "$ROOT/scripts/book.sh" build --dest-dir "$book"
+  cp "$ROOT/book/LICENSE" "$book"
+}
+
 # build ARCH: one wheel, into OUT.
 build() {
   local target=$1-unknown-linux-gnu
@@ -82,6 +91,8 @@ with zipfile.ZipFile(sys.argv[1]) as wheel:
     command = next((name for name in names if name.endswith(".data/scripts/lockstep")), None)
     if command is None or not any(name.endswith(".dist-info/METADATA") for name in names):
         sys.exit(f"it has no command: {names}")
+    if not any(re.search(r"/share/lockstep/lockstep-book-[^/]+/index\.html$", name) for name in names):
+        sys.exit("it has no book")
     # Names of the dynamic section end with NUL; the program's own texts speak of versions, too.
     asks = {tuple(map(int, found.split(b"."))) for found in re.findall(rb"(?<=\0)GLIBC_(\d+\.\d+)(?=\0)", wheel.read(command))}
     if max(asks, default=(0,)) > (2, 28):
@@ -93,6 +104,7 @@ END
 find_maturin
 mkdir -p "$OUT"
 touch "$OUT/.begun"
+build_book
 for arch in "${ARCHITECTURES[@]}"; do
   build "$arch"
   check "$arch"
