@@ -18,8 +18,8 @@ use tokio::time::Instant;
 use super::facts::{ConnectionAttempt, JobFacts, Link, Missing, Node, Outcome, Resolved, Silent, User, View};
 use super::gather::{self, in_time, resolve};
 use super::meeting::Meeting;
-use super::names;
 use super::probe::{self, Listeners, ask};
+use super::rules::names;
 
 /// Connections that a node opens at the same time.
 const AT_ONCE: usize = 256;

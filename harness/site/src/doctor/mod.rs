@@ -7,20 +7,14 @@
 //!   healthy job.
 //! - Below: the command's options, and its report.
 
-mod devices;
 mod examples;
 mod exchange;
-mod fabric;
 mod facts;
 mod gather;
 mod gather_gpus;
 mod gather_hardware;
 mod meeting;
-mod names;
-mod network;
-mod nodes;
 mod probe;
-mod resources;
 mod rules;
 
 use std::io::Write;
@@ -39,8 +33,8 @@ use crate::rules::{Column, Reported, has_error, listed, summary, table};
 use exchange::DoctorSettings;
 use facts::{JobFacts, Node};
 use meeting::{Meeting, Participation};
-use names::ChosenInterface;
-use rules::{AtNodes, Nodes, all};
+use rules::names::ChosenInterface;
+use rules::{AtNodes, Nodes, all, devices, names};
 
 /// The ports of torchrun's rendezvous and of its store.
 const PORTS: [u16; 2] = [29_400, 29_500];

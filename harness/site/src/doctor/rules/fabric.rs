@@ -4,10 +4,10 @@ use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
 use lockstep_launch::config::GpuVendor;
 
-use super::examples;
-use super::facts::{Adapter, AdapterPort, Node};
 use super::nodes::{is_on, setting};
-use super::rules::{Nodes, RULE, bytes, each};
+use super::{Nodes, RULE, bytes, each};
+use crate::doctor::examples;
+use crate::doctor::facts::{Adapter, AdapterPort, Node};
 
 pub(super) const FABRIC: &[Rule<Nodes>] = &[
     Rule {

@@ -6,9 +6,9 @@ use std::net::IpAddr;
 use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
 
-use super::examples;
-use super::facts::{JobFacts, Missing, Node, Outcome, Resolved, Silent};
-use super::rules::{NodeFinding, Nodes, RULE, each, found, unequal};
+use super::{NodeFinding, Nodes, RULE, each, found, unequal};
+use crate::doctor::examples;
+use crate::doctor::facts::{JobFacts, Missing, Node, Outcome, Resolved, Silent};
 
 pub(super) const NODES: &[Rule<Nodes>] = &[
     Rule {

@@ -4,9 +4,9 @@ use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
 use lockstep_launch::config::GpuVendor;
 
-use super::examples;
-use super::facts::{Gpus, Node};
-use super::rules::{Nodes, RULE, each, unequal};
+use super::{Nodes, RULE, each, unequal};
+use crate::doctor::examples;
+use crate::doctor::facts::{Gpus, Node};
 
 /// The oldest drivers for CUDA 12 and 13 (CUDA's release notes, table "CUDA Toolkit and Minimum Required Driver Version").
 const DRIVERS: [(&str, u32); 2] = [("+cu12", 525), ("+cu13", 580)];
@@ -336,7 +336,7 @@ fn given_to_container(vendor: GpuVendor) -> &'static str {
 }
 
 /// What connects GPUs without the processor.
-pub(super) fn link(vendor: GpuVendor) -> &'static str {
+pub(in crate::doctor) fn link(vendor: GpuVendor) -> &'static str {
     match vendor {
         GpuVendor::Nvidia => "NVLink",
         GpuVendor::Amd => "xGMI",
@@ -344,7 +344,7 @@ pub(super) fn link(vendor: GpuVendor) -> &'static str {
 }
 
 /// The way is such a link.
-pub(super) fn is_direct(tier: &str) -> bool {
+pub(in crate::doctor) fn is_direct(tier: &str) -> bool {
     tier.starts_with("NV") || tier == "XGMI"
 }
 

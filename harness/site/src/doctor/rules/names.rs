@@ -10,9 +10,9 @@ use std::net::IpAddr;
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::Rule;
 
-use super::examples;
-use super::facts::{Interface, JobFacts, Node, Resolved};
-use super::rules::{NodeFinding, Nodes, RULE, each, found};
+use super::{NodeFinding, Nodes, RULE, each, found};
+use crate::doctor::examples;
+use crate::doctor::facts::{Interface, JobFacts, Node, Resolved};
 
 pub(super) const NAMES: &[Rule<Nodes>] = &[
     Rule {
@@ -242,7 +242,7 @@ fn interface(node: &Node) -> &str {
     usable(node).map_or("INTERFACE", |interface| interface.name.as_str())
 }
 
-fn usable(node: &Node) -> Option<&super::facts::Interface> {
+fn usable(node: &Node) -> Option<&Interface> {
     node.interfaces
         .iter()
         .find(|interface| interface.up && interface.running && !interface.loopback && !interface.addresses.is_empty())
@@ -252,13 +252,13 @@ fn usable(node: &Node) -> Option<&super::facts::Interface> {
 
 /// An interface that a library will take.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct ChosenInterface {
-    pub(super) interface: String,
-    pub(super) address: IpAddr,
+pub(in crate::doctor) struct ChosenInterface {
+    pub(in crate::doctor) interface: String,
+    pub(in crate::doctor) address: IpAddr,
 }
 
 /// What Gloo will take.
-pub(super) fn gloo(node: &Node) -> Vec<ChosenInterface> {
+pub(in crate::doctor) fn gloo(node: &Node) -> Vec<ChosenInterface> {
     if let Some(names) = node.variable("GLOO_SOCKET_IFNAME") {
         return names.split(',').filter_map(|name| choice(find(node, name)?)).collect();
     }
@@ -272,7 +272,7 @@ pub(super) fn gloo(node: &Node) -> Vec<ChosenInterface> {
 }
 
 /// What NCCL will take.
-pub(super) fn nccl(node: &Node) -> Vec<ChosenInterface> {
+pub(in crate::doctor) fn nccl(node: &Node) -> Vec<ChosenInterface> {
     if let Some(wanted) = node.variable("NCCL_SOCKET_IFNAME") {
         return node
             .interfaces
@@ -322,8 +322,8 @@ fn loopback(node: &Node) -> Vec<ChosenInterface> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::examples::{interface, node};
     use super::*;
+    use crate::doctor::examples::{interface, node};
 
     fn names(choices: &[ChosenInterface]) -> Vec<&str> {
         choices.iter().map(|choice| choice.interface.as_str()).collect()

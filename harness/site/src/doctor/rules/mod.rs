@@ -1,4 +1,11 @@
-//! The rules: each is a pure function of the facts. The book's page is made from [`all`].
+//! The rules, by what they look at: each is a pure function of the facts. The book's page is made from [`all`].
+
+pub(super) mod devices;
+mod fabric;
+pub(super) mod names;
+mod network;
+mod nodes;
+mod resources;
 
 use std::fmt;
 
@@ -6,7 +13,6 @@ use lockstep_contract::rules::{Finding, Level, Rule, Subject};
 use serde::Serialize;
 
 use super::facts::{JobFacts, Node};
-use super::{devices, fabric, names, network, nodes, resources};
 use crate::rules::Reported;
 
 /// The subject: the nodes of a job.

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use lockstep_contract::rules::Level::{Error, Warning};
 use lockstep_contract::rules::{Finding, Rule};
 
-use super::examples;
-use super::facts::{Interface, JobFacts, Link, Names, Node, Outcome, User};
 use super::names::{self, ChosenInterface};
-use super::rules::{NodeFinding, Nodes, RULE, each, found};
+use super::{NodeFinding, Nodes, RULE, each, found};
+use crate::doctor::examples;
+use crate::doctor::facts::{Interface, JobFacts, Link, Names, Node, Outcome, User};
 use crate::report::count;
 
 pub(super) const NETWORK: &[Rule<Nodes>] = &[

@@ -3,8 +3,8 @@
 use lockstep_contract::rules::Level::{Error, Note, Warning};
 use lockstep_contract::rules::Rule;
 
-use super::facts::{JobFacts, Lock, Space, View};
-use super::rules::{GIB, MIB, NodeFinding, Nodes, RULE, bytes, each, found};
+use super::{GIB, MIB, NodeFinding, Nodes, RULE, bytes, each, found};
+use crate::doctor::facts::{JobFacts, Lock, Space, View};
 
 /// Less free space than this counts as full.
 const FULL: u64 = 256 * MIB;
