@@ -119,11 +119,11 @@ impl Route {
         screen.line(whole_words(table, style));
         let (passed, all) = (done.iter().flatten().filter(|passed| **passed).count(), done.iter().flatten().count());
         screen.line(format!("{passed} of {all} tasks are done"));
-        let next = &stops[next(&done)];
+        let next: Vec<&Stop> = stops[next(&done)].iter().filter(|stop| stop.is_here(root)).collect();
         if next.is_empty() {
             screen.line("this was the last stop of the route");
         } else {
-            screen.line(format!("next, about {} minutes:", next.iter().map(Stop::minutes).sum::<u32>()));
+            screen.line(format!("next, about {} minutes:", next.iter().map(|stop| stop.minutes()).sum::<u32>()));
         }
         let runs = !Workplace::at(root).is_folder();
         next.iter().flat_map(|stop| stop.orders(runs)).for_each(|order| screen.line(format!("  {order}")));

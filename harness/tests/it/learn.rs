@@ -9,7 +9,7 @@ use std::process::Command;
 use assert_cmd::cargo::cargo_bin;
 use tempfile::TempDir;
 
-use crate::running::{Ended, Running};
+use crate::running::{Ended, Running, ended};
 use crate::shown::{filtered, plain};
 
 /// A checkout in a private folder.
@@ -428,6 +428,14 @@ fn shows_the_progress_on_a_route() {
         .run(&["progress", "--route", "week"])
         .code(2)
         .says(&["no route \"week\"", "morning, half-day, day, whole"]);
+    // A folder without a checkout has tasks in Python, and the chapters by a command.
+    let folder = tempfile::tempdir().unwrap();
+    let run =
+        |args: &[&str]| ended(Command::new(cargo_bin("lockstep")).args(args).current_dir(folder.path())).code(0).out;
+    assert!(run(&["init"]).contains("next: lockstep grade 05 mean"));
+    let orders = run(&["progress", "--route", "morning"]).split_once("\nnext, ").unwrap().1.to_owned();
+    assert!(orders.contains("read  `lockstep book introduction`") && orders.ends_with("grade 02 shard\n"), "{orders}");
+    assert!(!orders.contains("grade 01") && !orders.contains("run   "), "{orders}");
 }
 
 #[test]
