@@ -442,11 +442,9 @@ impl ClassWorkspace {
             .filter_map(|unit| Some(unit.file_name().to_str()?.rsplit_once('-')?.0.to_owned()))
             .collect();
         let missing: Vec<&String> = needed.iter().filter(|name| !units.contains(*name)).collect();
-        if needed.is_empty() {
-            return "first what is not compiled of the course's crates".into();
-        }
+        // What is there may have been compiled otherwise, such as by another compiler.
         if missing.is_empty() {
-            return "the course's crates are compiled already".into();
+            return "first what is not compiled of the course's crates".into();
         }
         let seconds: u64 = missing.iter().map(|name| if WITH_CPP.contains(&&***name) { 60 } else { 2 }).sum();
         let minutes = seconds.div_ceil(60);
