@@ -4,11 +4,11 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -128,7 +128,14 @@ def _deadline(answer: Callable[..., Any], given: Any) -> Any:
     if does == "leaves":
         store.wait([f"{name}/left"], PATIENCE)
     RECORDER.record_calls()
-    begun, waited = time.monotonic(), _waited_for_a_core()
+    begun, ended, late = time.monotonic(), threading.Event(), [0.0]
+
+    def waits() -> None:
+        if not ended.wait(patience / 1000):
+            late[0] = max(0.0, time.monotonic() - begun - patience / 1000)
+
+    other = threading.Thread(target=waits, daemon=True)
+    other.start()
     try:
         received = answer(group, 0 if does == "itself" else 1, len(values), timedelta(milliseconds=patience))
     except Exception as error:
@@ -136,7 +143,10 @@ def _deadline(answer: Callable[..., Any], given: Any) -> Any:
             raise
         received = error
     clock = time.monotonic() - begun
-    own = max(0.0, clock - (_waited_for_a_core() - waited))
+    ended.set()
+    other.join()
+    # Less the time by which a thread that had only to wake up was late.
+    own = max(0.0, clock - late[0])
     store.set(f"{name}/decided", "")
     return _outcome(received), _calls(), [int(clock * 1000), int(own * 1000)]
 
@@ -150,11 +160,6 @@ def _outcome(received: Any) -> Any:
     if type(received) not in names:
         raise WrongType(f"the answer returned {received!r} where Message(tensor), Late() or Gone() is asked for")
     return names[type(received)]
-
-
-def _waited_for_a_core() -> float:
-    """How long this thread has waited for a core, in seconds."""
-    return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
 
 
 def _open_files() -> set[int]:

@@ -292,17 +292,23 @@ pub fn mark_sleep<T>(mark: &Path, answer: impl FnOnce() -> T) -> T {
 pub struct Took {
     /// By the clock: a busy machine makes it longer, never shorter.
     pub clock: Duration,
-    /// Less the time in which its thread was ready and no core was free.
+    /// Less the time by which another thread, which had only to wake up once the time was over, was late.
     pub own: Duration,
 }
 
-/// Calls an answer, and measures how long it took.
-pub fn timed<T>(answer: impl FnOnce() -> T) -> (T, Took) {
-    let (begun, before) = (Instant::now(), Schedule::of_this_thread().waiting);
+/// Calls an answer that has so much time, and measures how long it took.
+pub fn timed<T>(limit: Duration, answer: impl FnOnce() -> T) -> (T, Took) {
+    let begun = Instant::now();
+    let (over, ended) = channel::<()>();
+    let waits = thread::spawn(move || match ended.recv_timeout(limit) {
+        Err(RecvTimeoutError::Timeout) => begun.elapsed().saturating_sub(limit),
+        _ => Duration::ZERO,
+    });
     let answered = answer();
     let clock = begun.elapsed();
-    let waited = Schedule::of_this_thread().waiting.saturating_sub(before);
-    (answered, Took { clock, own: clock.saturating_sub(waited) })
+    drop(over);
+    let late = waits.join().unwrap_or_default();
+    (answered, Took { clock, own: clock.saturating_sub(late) })
 }
 
 #[cfg(test)]
@@ -375,15 +381,10 @@ mod tests {
 
     #[test]
     fn an_answers_own_time_has_its_sleep() {
-        let (answer, took) = timed(|| {
-            thread::sleep(Duration::from_millis(60));
-            7
-        });
-        assert_eq!(answer, 7);
-        assert!(
-            took.clock >= Duration::from_millis(60) && took.own <= took.clock && took.own >= Duration::from_millis(40),
-            "{took:?}"
-        );
+        let [begins, ends] = [60, 600_000]
+            .map(|limit| timed(Duration::from_millis(limit), || thread::sleep(Duration::from_millis(60))).1);
+        assert!(ends.clock >= Duration::from_millis(60) && ends.own == ends.clock, "{ends:?}");
+        assert!(begins.clock >= Duration::from_millis(60) && begins.own <= begins.clock, "{begins:?}");
     }
 
     /// Runs an answer, which can see whether its mark was there. Returns whether it ever was, and whether it still is.

@@ -503,8 +503,8 @@ pub fn table<const COLUMNS: usize>(names: [&str; COLUMNS], rows: &[[String; COLU
 /// How much longer than a time that a task names an answer may take, in per cent of that time.
 const LATEST: u64 = 150;
 
-/// Returns true if an answer that may take `limit` milliseconds has taken too long. `took` is the shortest of a few tries, without the time in
-/// which the answer waited for a core: a busy machine makes an answer late, but not each time.
+/// Returns true if an answer that may take `limit` milliseconds has taken too long. `took` is the shortest of a few tries, without the time by
+/// which a thread that had only to wake up was late, too: a busy machine makes an answer late, but not each time.
 pub fn is_too_late(took: u64, limit: u64) -> bool {
     took * 100 > limit * LATEST
 }

@@ -152,7 +152,8 @@ pub fn deadline(answer: fn(&ProcessGroup, Rank, i64, Duration) -> Result<Receive
         group.record_calls();
         let from = if matches!(does, Peer::Itself) { patient } else { peer };
         let length = i64::try_from(values.len())?;
-        let (received, took) = timed(|| answer(&group, from, length, Duration::from_millis(patience_ms)));
+        let patience = Duration::from_millis(patience_ms);
+        let (received, took) = timed(patience, || answer(&group, from, length, patience));
         let calls: Vec<_> = group.called().into_iter().map(|called| (called.call.operation, called.waited)).collect();
         all.store().set(&decided, "")?;
         let outcome = match received {

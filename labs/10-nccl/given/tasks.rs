@@ -139,7 +139,8 @@ pub fn finish(answer: fn(&Comm, &Event, Duration) -> Result<Ended>) -> Task {
         }
         job.store.set("issued", b"1")?;
         let done = stream.record()?;
-        let (ended, took) = timed(|| answer(&comm, &done, Duration::from_millis(patience)));
+        let patience = Duration::from_millis(patience);
+        let (ended, took) = timed(patience, || answer(&comm, &done, patience));
         let (ended, waited) = (ended?, [took.clock, took.own].map(|time| time.as_millis() as u64));
         // Hangs if nothing has ended the operation.
         stream.synchronize()?;

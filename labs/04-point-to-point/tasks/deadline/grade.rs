@@ -130,7 +130,7 @@ impl DeadlineCase {
             )
     }
 
-    /// The time in which it waited for a core does not count.
+    /// The time by which the machine was late does not count.
     fn check_end(&self, took: u64, patience: u64) -> anyhow::Result<()> {
         let expected = format!("an end after {patience} ms at the latest");
         Claim::that(!is_too_late(took, patience), expected, format!("an end after {took} ms"))

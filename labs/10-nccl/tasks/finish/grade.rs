@@ -15,7 +15,7 @@ enum Ended {
 }
 
 /// How it ended, the buffer, whether the communicator still works, the sum over a new one, and milliseconds until the answer returned, by
-/// the clock and without those in which it waited for a core.
+/// the clock and without those by which the machine was late.
 type Result = (Ended, f32, bool, f32, [u64; 2]);
 
 /// How often an answer may come back late: a busy machine makes it late, but not each time.
