@@ -579,25 +579,15 @@ fn variables_of_steps(script: &Script) -> Vec<ScriptFinding> {
     findings
 }
 
-/// In the words of a command that srun and the like start, or in a variable that it inherits.
-fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
-    // A step's addresses and lists have a rule of their own.
-    let is_number = |by: &Started| by.in_batch || by.by != "srun";
-    let per_task = |made: &str| started(made).filter(|(by, _)| is_number(by)).map(|(_, name)| name);
-    let mut findings: Vec<ScriptFinding> = Vec::new();
-    let launches = script.launches();
-    // With c10d a node's rank is not read.
-    let ignored = |command: &Command, index: usize| {
-        let elastic = launches.iter().any(|launch| {
-            launch.command.line == command.line && launch.flag("rdzv-backend").is_some_and(|name| name == "c10d")
-        });
-        let names = |at: usize| {
-            command.words.get(at).is_some_and(|word| RANK_OF_NODE.iter().any(|flag| word.text.starts_with(flag)))
-        };
-        elastic && (names(index) || index > 0 && names(index - 1))
-    };
+/// The number that a starter gives to each program, which an expansion names. A step's addresses and lists have a rule of their own.
+fn number_of_a_task(made: &str) -> Option<&'static str> {
+    started(made).filter(|(by, _)| by.in_batch || by.by != "srun").map(|(_, name)| name)
+}
+
+/// Where such a number is in what ssh and the like start, which give none: the line, and what is wrong.
+fn numbers_without_a_starter(script: &Script, ignored: impl Fn(&Command, usize) -> bool) -> Vec<(usize, String)> {
     let sets = |name: &str| script.assigned.iter().any(|set| set.name == name);
-    let mut remote: Vec<(usize, &str, String)> = Vec::new();
+    let mut all = Vec::new();
     for command in script.commands.iter().filter(|command| !command.substituted) {
         let own = starter(&command.words).filter(|_| command.far.is_none());
         let Some(far) = command.far.as_deref().or(own).filter(|far| is_remote(far) && *far != "pbsdsh") else {
@@ -610,42 +600,58 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
             command.words.iter().enumerate().filter(|(_, word)| command.far.is_some() || !word.text.contains(' '));
         let words = words.filter(|_| trains(command));
         for (index, word) in words.chain(values) {
-            let here = word.made().find_map(per_task).filter(|_| command.far.is_none());
-            let before = here.or_else(|| made_outside(&word.text).find_map(per_task));
-            let there = word.made().find_map(per_task).filter(|_| command.far.is_some());
+            let here = word.made().find_map(number_of_a_task).filter(|_| command.far.is_none());
+            let before = here.or_else(|| made_outside(&word.text).find_map(number_of_a_task));
+            let there = word.made().find_map(number_of_a_task).filter(|_| command.far.is_some());
             if let Some(name) = before.or(there).filter(|name| !ignored(command, index) && !sets(name)) {
                 let what = match before {
                     Some(_) => format!("${name} is this script's own, the same for each program that {far} starts"),
                     None => format!("${name} is empty in what {far} starts"),
                 };
-                remote.push((word.line, name, what));
+                all.push((word.line, what));
             }
         }
     }
-    let by_none: Vec<usize> = remote.iter().map(|(line, ..)| *line).collect();
-    let mut found = |line, name: &str, what: String| {
+    all
+}
+
+/// In the words of a command that srun and the like start, or in a variable that it inherits.
+fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
+    let mut findings: Vec<ScriptFinding> = Vec::new();
+    let launches = script.launches();
+    // With c10d a node's rank is not read.
+    let ignored = |command: &Command, index: usize| {
+        let elastic = launches.iter().any(|launch| {
+            launch.command.line == command.line && launch.flag("rdzv-backend").is_some_and(|name| name == "c10d")
+        });
+        let names = |at: usize| {
+            command.words.get(at).is_some_and(|word| RANK_OF_NODE.iter().any(|flag| word.text.starts_with(flag)))
+        };
+        elastic && (names(index) || index > 0 && names(index - 1))
+    };
+    let mut found = |line, what: String, fix: String| {
         if findings.iter().all(|finding| finding.place != line) {
-            let by = started(&format!("${name}")).map_or("srun", |(by, _)| by.by);
-            let fix = match DEVICES.iter().any(|devices| what.starts_with(devices)) {
-                _ if by_none.contains(&line) => COUNTED.into(),
-                true => TAKES_ITS_OWN.into(),
-                false => format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it"),
-            };
             findings.push(finding(line, what, fix));
         }
+    };
+    for (line, what) in numbers_without_a_starter(script, ignored) {
+        found(line, what, COUNTED.into());
+    }
+    let in_each = |name: &str| {
+        let by = started(&format!("${name}")).map_or("srun", |(by, _)| by.by);
+        format!("{by} bash -c '… \"${name}\" …', in single quotes: then each task evaluates it")
     };
     // What these start has no number of its own, wherever it is evaluated.
     let none = |far: &str| is_remote(far) && far != "pbsdsh";
     let starters = |program: &str| STARTERS.contains(&program) && !none(program);
-    for (line, name, what) in remote {
-        found(line, name, what);
-    }
     for command in script.commands.iter().filter(|command| !command.substituted) {
         if let Some(far) = command.far.as_deref().filter(|far| starters(far)) {
             let values = command.assignments.iter().map(|(_, value)| (usize::MAX, value));
             for (index, word) in command.words.iter().enumerate().chain(values) {
-                if let Some(name) = made_outside(&word.text).find_map(per_task).filter(|_| !ignored(command, index)) {
-                    found(word.line, name, format!("${name} is evaluated before {far} starts"));
+                if let Some(name) =
+                    made_outside(&word.text).find_map(number_of_a_task).filter(|_| !ignored(command, index))
+                {
+                    found(word.line, format!("${name} is evaluated before {far} starts"), in_each(name));
                 }
             }
         } else if let Some(at) = command.words.iter().position(|word| starters(base(&word.text))) {
@@ -656,12 +662,9 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
             for (index, word) in
                 command.words.iter().enumerate().skip(at).filter(|(index, _)| text.map(|text| text + 2) != Some(*index))
             {
-                if let Some(name) = word.made().find_map(per_task).filter(|_| !ignored(command, index)) {
-                    found(
-                        word.line,
-                        name,
-                        format!("${name} is evaluated before {} starts", base(&command.words[at].text)),
-                    );
+                if let Some(name) = word.made().find_map(number_of_a_task).filter(|_| !ignored(command, index)) {
+                    let what = format!("${name} is evaluated before {} starts", base(&command.words[at].text));
+                    found(word.line, what, in_each(name));
                 }
             }
         }
@@ -677,10 +680,14 @@ fn rank_of_the_batch_script(script: &Script) -> Vec<ScriptFinding> {
             let made = set.value.made().next().filter(|made| *made == set.value.text);
             made.and_then(started).is_some_and(|(by, _)| by.in_batch)
         };
-        let is_rank = set.name.ends_with("RANK") || DEVICES.contains(&&*set.name) || is_whole();
+        let is_device = DEVICES.contains(&&*set.name);
+        let is_rank = set.name.ends_with("RANK") || is_device || is_whole();
         let again = || script.assigned.iter().any(|other| other.name == set.name && other.far.is_some());
-        if let Some(name) = set.value.made().find_map(per_task).filter(|_| is_rank && starts(set.line) && !again()) {
-            found(set.line, name, format!("{}=${name} is evaluated once, for all tasks", set.name));
+        if let Some(name) =
+            set.value.made().find_map(number_of_a_task).filter(|_| is_rank && starts(set.line) && !again())
+        {
+            let fix = if is_device { TAKES_ITS_OWN.into() } else { in_each(name) };
+            found(set.line, format!("{}=${name} is evaluated once, for all tasks", set.name), fix);
         }
     }
     findings
