@@ -301,15 +301,7 @@ impl InPython {
     fn collect(&self, lab: &Lab, tasks: &Tasks, handed: &Handed) -> anyhow::Result<BuiltAnswers> {
         let own = tempfile::Builder::new().prefix("answers-").tempdir_in(self.home.path())?;
         let folder = own.path().join(lab.python_folder());
-        let mut files = self.given[lab.name].clone();
-        let mut left_out = BTreeMap::new();
-        for task in &tasks.tasks {
-            match handed.read(task) {
-                Ok(Some(text)) => drop(files.insert(task.file_in(Language::Python), text)),
-                Ok(None) => drop(left_out.insert(task.name.clone(), None)),
-                Err(why) => drop(left_out.insert(task.name.clone(), Some(why))),
-            }
-        }
+        let (files, left_out) = handed.collect(tasks, &self.given[lab.name]);
         files.iter().try_for_each(|(path, text)| package::write_file(&folder.join(path), text))?;
         let given = self.home.path().join(GIVEN);
         let program = Program::python_alone(&self.root, lab, &folder, &given, &self.folders)?;
@@ -381,11 +373,13 @@ pub(crate) struct ClassWorkspace {
 /// The files of a package, by their relative paths.
 type Files = BTreeMap<PathBuf, String>;
 
+/// The tasks whose answers are left out, by name, with what is wrong with them; nothing for one that was not handed in.
+type LeftOut = BTreeMap<String, Option<String>>;
+
 /// A learner's program.
 pub(crate) struct BuiltAnswers {
     pub(crate) submission: Submission,
-    /// The tasks whose answers were left out, with what is wrong with them; nothing for one that was not handed in.
-    pub(crate) left_out: BTreeMap<String, Option<String>>,
+    pub(crate) left_out: LeftOut,
     /// The folder that is only for them.
     _own: Option<TempDir>,
 }
@@ -470,15 +464,7 @@ impl ClassWorkspace {
     /// Builds a learner's answers to a lab.
     pub(crate) fn build(&self, lab: &Lab, tasks: &Tasks, handed: &Handed) -> anyhow::Result<BuiltAnswers> {
         let given = &self.given[lab.name];
-        let mut files = given.clone();
-        let mut left_out = BTreeMap::new();
-        for task in &tasks.tasks {
-            match handed.read(task) {
-                Ok(Some(text)) => drop(files.insert(task.file(), text)),
-                Ok(None) => drop(left_out.insert(task.name.clone(), None)),
-                Err(why) => drop(left_out.insert(task.name.clone(), Some(why))),
-            }
-        }
+        let (mut files, mut left_out) = handed.collect(tasks, given);
         loop {
             self.write_package(lab, &files)?;
             let errors = match self.cargo(lab)? {
@@ -705,6 +691,19 @@ impl Handed {
         let tasks = lab.tasks().map(|tasks| tasks.tasks).unwrap_or_default();
         let files = tasks.iter().filter_map(|task| Some((task, given.get(&task.file_in(self.language))?)));
         files.into_iter().any(|(task, text)| self.read(task).transpose().is_some_and(|read| read.as_ref() != Ok(text)))
+    }
+
+    /// The files of a lab with these answers in them; the given ones stay where an answer is left out.
+    fn collect(&self, tasks: &Tasks, given: &Files) -> (Files, LeftOut) {
+        let (mut files, mut left_out) = (given.clone(), LeftOut::new());
+        for task in &tasks.tasks {
+            match self.read(task) {
+                Ok(Some(text)) => drop(files.insert(task.file_in(self.language), text)),
+                Ok(None) => drop(left_out.insert(task.name.clone(), None)),
+                Err(why) => drop(left_out.insert(task.name.clone(), Some(why))),
+            }
+        }
+        (files, left_out)
     }
 
     /// The text of a task's answer, if its file was handed in.
