@@ -186,11 +186,11 @@ impl Stop {
         }
     }
 
-    /// Whether the learner can do it: a folder without a checkout has the tasks in Python alone.
+    /// Whether the learner can do it.
     fn is_here(&self, root: &Path) -> bool {
         match self {
             Stop::Page(_) | Stop::Pause(_) => true,
-            Stop::Task(lab, task) => begun(root, lab, task) != IN_A_CHECKOUT,
+            Stop::Task(lab, task) => is_here(root, lab, task),
         }
     }
 
@@ -226,18 +226,21 @@ fn next(done: &[Option<bool>]) -> Range<usize> {
     before.iter().rposition(Option::is_some).map_or(0, |last| last + 1)..end
 }
 
-/// A task in Rust only, in a folder without a checkout.
-const IN_A_CHECKOUT: &str = "in a checkout";
+/// Whether the learner has the task: a folder without a checkout has those in Python alone.
+fn is_here(root: &Path, lab: &Lab, task: &Task) -> bool {
+    let language = Language::of(root, false);
+    language == Language::Rust || lab.learners(root, language).join(task.file_in(language)).exists()
+}
 
-/// How far a task is that has not passed; in a learner's folder, those in Rust only are not there.
+/// How far a task is that has not passed.
 pub(crate) fn begun(root: &Path, lab: &Lab, task: &Task) -> &'static str {
     let language = Language::of(root, false);
-    let folder = lab.learners(root, language);
-    let untouched = checksums::untouched(&folder, &task.file_in(language));
-    match language {
-        Language::Python if !folder.join(task.file_in(language)).exists() => IN_A_CHECKOUT,
-        _ if untouched => "not started",
-        _ => "begun",
+    if !is_here(root, lab, task) {
+        "in a checkout"
+    } else if checksums::untouched(&lab.learners(root, language), &task.file_in(language)) {
+        "not started"
+    } else {
+        "begun"
     }
 }
 
