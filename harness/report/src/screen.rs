@@ -58,7 +58,9 @@ impl Screen {
 
     /// Prints names with their descriptions. For a program that reads them, each is on one line.
     pub fn listing(&self, entries: &[(&str, &str)]) {
-        self.line(listing(entries, self.is_terminal.then_some(self.style.width)));
+        if !entries.is_empty() {
+            self.line(listing(entries, self.is_terminal.then_some(self.style.width)));
+        }
     }
 
     /// Prints a line. A reader that exits early must not stop the command, so errors are ignored.

@@ -326,9 +326,7 @@ fn show(read: &ReadClass, view: &View, hidden: bool, screen: &Screen) {
         (who, format!("{}: {diagnosis}", met.verdict.words()))
     });
     let met: Vec<_> = met.collect();
-    if !met.is_empty() {
-        screen.listing(&met.iter().map(|(who, what)| (&**who, &**what)).collect::<Vec<_>>());
-    }
+    screen.listing(&met.iter().map(|(who, what)| (&**who, &**what)).collect::<Vec<_>>());
     for (index, (file, why)) in read.broken.iter().enumerate() {
         let file = file_name(file, index, hidden);
         screen.line(format!("not a seat's file: {file}: {}", foreign::one_line(why)));
