@@ -381,8 +381,14 @@ mod tests {
 
     #[test]
     fn an_answers_own_time_has_its_sleep() {
-        let [begins, ends] = [60, 600_000]
-            .map(|limit| timed(Duration::from_millis(limit), || thread::sleep(Duration::from_millis(60))).1);
+        let [begins, ends] = [60, 600_000].map(|limit| {
+            let (answer, took) = timed(Duration::from_millis(limit), || {
+                thread::sleep(Duration::from_millis(60));
+                7
+            });
+            assert_eq!(answer, 7);
+            took
+        });
         assert!(ends.clock >= Duration::from_millis(60) && ends.own == ends.clock, "{ends:?}");
         assert!(begins.clock >= Duration::from_millis(60) && begins.own <= begins.clock, "{begins:?}");
     }
